@@ -16,9 +16,7 @@ from headrace.coordinators.transaction import ending, init, partitions
 from headrace.quorum import log as quorum_log
 from headrace.quorum import snapshots, snapshotter
 from headrace.records import validate_batch
-from headrace.server import connection
-from headrace.server import connection_pool as company
-from headrace.server import response_writer as outlet
+from headrace.server import connection, connection_pool, response_writer
 from headrace.storage import file_range, scan, segment
 
 SMALL_SHARE = 0.4
@@ -33,11 +31,11 @@ SMALL: tuple[tuple[ModuleType, str, float], ...] = (
     (snapshots, "BATCH_BYTES", 200),
     (snapshotter, "WRITE_BYTES", 300),
     (validate_batch, "THREAD_BYTES_MIN", 100),
-    (connection, "ANSWERS_WAITING_MAX", 2),
-    (company, "SCRATCH_BYTES", 128),
+    (connection, "RESPONSES_WAITING_MAX", 2),
+    (connection_pool, "SCRATCH_BYTES", 128),
     (connection, "GATHER_CONNECTIONS_MIN", 2),
-    (outlet, "JOIN_MAX", 100),
-    (outlet, "WRITE_PIECE", 700),
+    (response_writer, "JOIN_MAX", 100),
+    (response_writer, "WRITE_PIECE", 700),
     (file_range, "SEND_FILE_MIN", 100),
     (scan, "HEADER_SCAN_BYTES", 100),
     (scan, "BATCH_SCAN_BYTES", 500),

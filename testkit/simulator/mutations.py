@@ -148,7 +148,7 @@ def stable_off_by_one() -> Iterator[None]:
 @contextmanager
 def lose_a_marker() -> Iterator[None]:
     """Never write the marker of the last partition of a transaction that has several."""
-    ask = MarkerSender._ask
+    ask = MarkerSender._send_to_leader
 
     async def ask_others(
         self: MarkerSender, leader: int, markers: Markers, epoch: int, partitions: list[TopicPartition]
@@ -156,7 +156,7 @@ def lose_a_marker() -> Iterator[None]:
         told = [one for one in partitions if len(markers.partitions) == 1 or one != markers.partitions[-1]]
         return await ask(self, leader, markers, epoch, told) if told else set()
 
-    with _replaced(MarkerSender, "_ask", ask_others):
+    with _replaced(MarkerSender, "_send_to_leader", ask_others):
         yield
 
 

@@ -13,7 +13,7 @@ from testkit.simulator.loop import SimulatedLoop
 
 from headrace.api.data.fetch import FetchApi
 from headrace.api.data.produce import ProduceApi
-from headrace.api.transactions.write_txn_markers import MarkersApi
+from headrace.api.transactions.write_txn_markers import WriteTxnMarkersApi
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import ZERO_UUID, NodeId, TopicPartition, Uuid
 from headrace.base.metrics import Metrics
@@ -110,7 +110,7 @@ class LeaderHarness:
         verifier = self.coordinator if coordinator else None
         produce = ProduceApi(self.partitions, lambda: self.image, clock, self.loop, verifier, lambda: self.verification)  # type: ignore[arg-type, return-value]
         fetch = FetchApi(self.partitions, FetchSessions(Random(1), 10), lambda: self.image, self.loop, 1 << 20)  # type: ignore[arg-type, return-value]
-        markers = MarkersApi(self.partitions, clock, self._end_offsets)  # type: ignore[arg-type]
+        markers = WriteTxnMarkersApi(self.partitions, clock, self._end_offsets)  # type: ignore[arg-type]
         services = [
             Service(ApiKey.PRODUCE, (3, 13), produce.handle, NEED),
             Service(ApiKey.FETCH, (4, 18), fetch.handle, NEED),

@@ -349,7 +349,7 @@ def test_pending_markers_are_written_by_the_next_coordinator(
     for index in (0, 1):
         producer.send(topic, index, b"x")
     broker = node.node.broker
-    broker._coordinators._markers._tell = _never  # type: ignore[assignment]
+    broker._coordinators._markers._send_to_leaders = _never  # type: ignore[assignment]
     request = producer.send_end_txn(commit, first)
     assert request.error_code == NONE
     assert transaction_state_of(admin, producer.name) == ("PrepareCommit" if commit else "PrepareAbort")
@@ -358,7 +358,7 @@ def test_pending_markers_are_written_by_the_next_coordinator(
         node.kill()
         node.start()
     else:
-        del broker._coordinators._markers._tell
+        del broker._coordinators._markers._send_to_leaders
 
         async def reload() -> None:
             index = broker.transactions.partition_of(producer.name)

@@ -10,7 +10,7 @@ import pytest
 from tests.security.plain_logins import login, login_options, server_settings
 from tools.prove.api_samples import OPEN, SAMPLES, TOPIC, check_refusal, forged, of, part
 
-from headrace.api.table import NOTHING
+from headrace.api.permissions import NOTHING
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import METADATA_TOPIC_ID
 from headrace.broker.forwarding import encode_principal

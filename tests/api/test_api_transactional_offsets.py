@@ -12,7 +12,7 @@ from testkit.simulator.loop import SimulatedLoop
 from tests.fakes import FakeClock
 from tests.replication.replication_samples import NODE, NOW_MS, TOPIC_ID, make_files, make_partition
 
-from headrace.api.transactions.txn_offset_commit import TransactionalOffsetsApi
+from headrace.api.transactions.txn_offset_commit import TxnOffsetCommitApi
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import TopicPartition
 from headrace.broker.shard_runner import Coordination
@@ -95,7 +95,7 @@ class OffsetsHarness:
         self.verifier = Verifier()
         self.verification = True
         self.authority: Any = ALLOW_ALL
-        self.api = TransactionalOffsetsApi(self.groups, lambda: image, self.verifier, lambda: self.verification)
+        self.api = TxnOffsetCommitApi(self.groups, lambda: image, self.verifier, lambda: self.verification)
 
     def run(self, scenario: Callable[..., Any]) -> None:
         async def run_elected() -> None:

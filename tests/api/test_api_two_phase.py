@@ -11,7 +11,7 @@ import pytest
 from tests.api.admin_client import Admin
 from tests.api.transactional_client import RawProducer, fetch, init, read, read_stable
 
-from headrace.api.transactions.init_producer_id import ProducersApi
+from headrace.api.transactions.init_producer_id import InitProducerIdApi
 from headrace.base.errors import ErrorCode
 from headrace.client.wire.connection import Disconnected
 from headrace.protocol.apis import ApiKey
@@ -192,7 +192,7 @@ def test_two_phase_commit_requires_its_own_permission(two_phase_fields: dict[str
         ) -> bool:
             return (resource, name) == (Resource.TRANSACTIONAL_ID, "tx") and operation in self.allowed
 
-    api = ProducersApi(cast(Any, SimpleNamespace()), cast(Any, Transactions()))
+    api = InitProducerIdApi(cast(Any, SimpleNamespace()), cast(Any, Transactions()))
 
     def code(request: InitProducerIdRequest, *operations: Operation) -> ErrorCode | int:
         context = RequestContext(Peer("PLAINTEXT", "127.0.0.1", authority=Authority(*operations)), 22, 6, None)

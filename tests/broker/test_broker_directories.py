@@ -12,7 +12,7 @@ from testkit.simulator.loop import SimulatedLoop
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import NodeId, TopicPartition, Uuid
 from headrace.broker.directory_assignments import REPLICAS_PER_REQUEST_MAX, RETRY_S, DirectoryAssignments
-from headrace.broker.registration import Registration
+from headrace.broker.registration import BrokerIdentity, HeartbeatTimes, Registration
 from headrace.client.wire.connection import Disconnected
 from headrace.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
@@ -37,7 +37,7 @@ class Channel:
         return response
 
 
-def told(request: AssignReplicasToDirsRequest) -> list[int]:
+def reported(request: AssignReplicasToDirsRequest) -> list[int]:
     return [p.partition_index for d in request.directories for t in d.topics for p in t.partitions]
 
 
@@ -55,12 +55,12 @@ def test_replica_directories_are_sent_in_batches_and_retried_until_accepted() ->
         while len(channel.requests) < 4:
             await _sleep(loop, RETRY_S)
         await _sleep(loop, 10 * RETRY_S)
-        assert [len(told(request)) for request in channel.requests] == [REPLICAS_PER_REQUEST_MAX] * 3 + [5]
+        assert [len(reported(request)) for request in channel.requests] == [REPLICAS_PER_REQUEST_MAX] * 3 + [5]
         assert {request.broker_epoch for request in channel.requests} == {7}
         replicas.unassigned = {TopicPartition("t", 3): (TOPIC_ID, Uuid(b"e" * 16))}  # the replica has moved since
         replicas.on_unassigned()
         await _sleep(loop, RETRY_S)
-        assert told(channel.requests[-1]) == [3] and len(channel.requests) == 5
+        assert reported(channel.requests[-1]) == [3] and len(channel.requests) == 5
         task.cancel()
 
     loop.run_until_complete(main())
@@ -71,10 +71,10 @@ def registration(channel: Channel, offline: list[Uuid], given_up: list[StorageFa
     directories: Any = SimpleNamespace(
         offline_ids=lambda: list(offline), online_ids=lambda: [DIRECTORY], cordoned_ids=list
     )
+    identity = BrokerIdentity(NodeId(1), "c", Uuid(b"i" * 16), rack=None, features={})
     return Registration(
-        channel, NodeId(1), "c", Uuid(b"i" * 16), list, {}, None, directories, lambda: 5, HEARTBEAT_S, 30.0,
-        given_up.append,
-    )  # fmt: skip
+        channel, identity, HeartbeatTimes(HEARTBEAT_S, 30.0), list, directories, lambda: 5, given_up.append
+    )
 
 
 def test_a_failed_directory_is_reported_in_an_immediate_heartbeat() -> None:
@@ -89,7 +89,7 @@ def test_a_failed_directory_is_reported_in_an_immediate_heartbeat() -> None:
         await _sleep(loop, HEARTBEAT_S + 0.1)
         assert [request.offline_log_dirs for request in channel.requests] == [[]]
         offline.append(DIRECTORY)
-        subject.hurry()
+        subject.heartbeat_now()
         await _sleep(loop, 0.1)
         assert channel.requests[-1].offline_log_dirs == [DIRECTORY] and len(channel.requests) == 2
         await _sleep(loop, 100.0)
@@ -114,11 +114,11 @@ def test_a_broker_gives_up_if_a_failed_directory_cannot_be_reported_for_30_s() -
         await _sleep(loop, 100.0)
         assert given_up == []  # heartbeats may fail as long as no directory does
         offline.append(DIRECTORY)
-        subject.hurry()
+        subject.heartbeat_now()
         await _sleep(loop, 25.0)
         assert given_up == []
         await _sleep(loop, 10.0)
-        assert given_up and "could not be told for 30 s" in str(given_up[0])
+        assert given_up and "could not be reported to the controller for 30 s" in str(given_up[0])
         task.cancel()
 
     loop.run_until_complete(main())

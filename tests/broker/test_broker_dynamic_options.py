@@ -124,11 +124,11 @@ def test_valid_dynamic_option_changes_are_accepted() -> None:
 def test_logger_levels_can_be_changed_and_reset() -> None:
     name = "headrace.broker.dynamic_options"
     assert name in loggers()
-    change_level(name, SET, "TRACE", really=False)
+    change_level(name, SET, "TRACE", apply=False)
     assert loggers()[name] != "TRACE"
-    change_level(name, SET, "TRACE", really=True)
+    change_level(name, SET, "TRACE", apply=True)
     assert loggers()[name] == "TRACE"
-    change_level(name, DELETE, None, really=True)
+    change_level(name, DELETE, None, apply=True)
     assert loggers()[name] == loggers()["root"]
 
 
@@ -146,5 +146,5 @@ def test_invalid_logger_level_changes_are_refused(
     name: str, operation: int, value: str | None, code: ErrorCode
 ) -> None:
     with pytest.raises(KafkaError) as caught:
-        change_level(name, operation, value, really=True)
+        change_level(name, operation, value, apply=True)
     assert caught.value.code is code

@@ -107,8 +107,8 @@ class OffsetsHarness:
 
     @property
     def committed(self) -> dict[int, int]:
-        answer = fetch(self.coordination.machine_of(GROUP), FetchGroup(GROUP, topics=None))
-        return {one.partition_index: one.committed_offset for topic in answer.topics for one in topic.partitions}
+        response = fetch(self.coordination.machine_of(GROUP), FetchGroup(GROUP, topics=None))
+        return {one.partition_index: one.committed_offset for topic in response.topics for one in topic.partitions}
 
     @property
     def pending(self) -> list[int]:

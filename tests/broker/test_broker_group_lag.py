@@ -19,8 +19,8 @@ WRITTEN_S_AGO = 1000
 
 
 def scrape(node: EmbeddedNode) -> dict[str, float]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{node.node.http_port}/metrics", timeout=20) as answer:
-        lines = answer.read().decode().splitlines()
+    with urllib.request.urlopen(f"http://127.0.0.1:{node.node.http_port}/metrics", timeout=20) as response:
+        lines = response.read().decode().splitlines()
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line and line[0] != "#"}
 
 

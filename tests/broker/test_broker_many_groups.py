@@ -54,10 +54,10 @@ def chunks(items: Sequence[Any]) -> list[Sequence[Any]]:
 async def listed(connection: Connection) -> list[ListGroupsResponse.ListedGroup]:
     """Return all groups once loading has finished."""
     for _ in range(ATTEMPTS_MAX):
-        answer = await connection.request(of(LIST))
-        if answer.error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            assert answer.error_code == ErrorCode.NONE
-            return answer.groups
+        response = await connection.request(of(LIST))
+        if response.error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            assert response.error_code == ErrorCode.NONE
+            return response.groups
     raise AssertionError("it takes too long")
 
 
@@ -74,8 +74,8 @@ async def commit_all(node: EmbeddedNode) -> None:
     async def commit(number: int) -> int:
         partition = part(COMMIT, "OffsetCommitRequestPartition", partition_index=0, committed_offset=number)
         topics = [part(COMMIT, "OffsetCommitRequestTopic", name="read", partitions=[partition])]
-        answer = await connection.request(of(COMMIT, group_id=GROUPS[number], topics=topics), version=9)
-        return answer.topics[0].partitions[0].error_code
+        response = await connection.request(of(COMMIT, group_id=GROUPS[number], topics=topics), version=9)
+        return response.topics[0].partitions[0].error_code
 
     for numbers in chunks(range(len(GROUPS))):
         assert set(await asyncio.gather(*map(commit, numbers))) == {ErrorCode.NONE}

@@ -41,7 +41,7 @@ def test_format_writes_the_features_of_a_release_and_explicit_overrides(
 @pytest.mark.parametrize(
     "options, expected_message",
     [
-        (("-r", "4.9"), "--release-version 4.9: unknown; this version knows 3.3-IV3"),
+        (("-r", "4.9"), "--release-version 4.9: unknown; supported are 3.3-IV3"),
         (("-r", "4.0", "-f", "metadata.version=30"), "give only one of them"),
         (("-f", "no.such=1"), "no.such: unknown"),
         (("-f", "transaction.version=3"), "from 0 to 2"),

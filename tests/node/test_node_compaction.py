@@ -105,7 +105,7 @@ def test_a_compaction_run_is_aborted_when_its_partition_moves_to_another_directo
         with caplog.at_level(logging.INFO):
             await move(harness, there)
             await harness.until(lambda: harness.log_dir(T0) == there)
-            await harness.until(lambda: "the compaction of t-0 was given up" in caplog.text)
+            await harness.until(lambda: "the compaction of t-0 was abandoned" in caplog.text)
         assert newest_of_each_key(await read(harness)) == expected(100)
         await harness.until(lambda: not harness.files.exists(f"{DATA if there == SECOND_DATA else SECOND_DATA}/t-0"))
         await until_clean(harness)  # the run starts over in the new directory
@@ -133,7 +133,7 @@ def test_a_compaction_run_is_aborted_when_its_topic_is_deleted(seed: int, caplog
             state = DeleteTopicsRequest.DeleteTopicState(name="t")
             response: DeleteTopicsResponse = await harness.cluster.request(DeleteTopicsRequest(topics=[state]))
             assert response.responses[0].error_code == ErrorCode.NONE
-            await harness.until(lambda: "the compaction of t-0 was given up" in caplog.text)
+            await harness.until(lambda: "the compaction of t-0 was abandoned" in caplog.text)
         await harness.create(1, **TOPIC)  # the new topic of that name inherits nothing
         await harness.cluster.refresh(["t"])
         await write(harness, 60)

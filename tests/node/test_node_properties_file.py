@@ -165,7 +165,7 @@ def sizes_of(send: int, receive: int, tmp_path: Path) -> list[int]:
 
     async def work(node: Node) -> list[int]:
         connection = await Connection.connect("127.0.0.1", node.ports["PLAINTEXT"])
-        served = next(iter(node.broker._listeners[0]._company.connections))
+        served = next(iter(node.broker._listeners[0]._pool.connections))
         accepted = served._transport.get_extra_info("socket")
         found = [accepted.getsockopt(socket.SOL_SOCKET, one) for one in (socket.SO_SNDBUF, socket.SO_RCVBUF)]
         await connection.close()

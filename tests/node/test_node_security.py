@@ -58,7 +58,7 @@ def securities(given: Mapping[str, str]) -> dict[str, Security]:
         ({"listeners": "SSL://:9092", "ssl.keystore.type": "PEM"}, r"certificate and its private key"),
         ({**TLS, "ssl.client.auth": "required"}, r"ssl\.client\.auth=required .*ssl\.truststore"),
         ({**TLS, "ssl.cipher.suites": "TLS_NONSENSE"}, r"ssl\.cipher\.suites"),
-        ({**TLS, "ssl.enabled.protocols": "TLSv1.2", "ssl.cipher.suites": "TLS_AES_128_GCM_SHA256"}, "no version of TLS"),
+        ({**TLS, "ssl.enabled.protocols": "TLSv1.2", "ssl.cipher.suites": "TLS_AES_128_GCM_SHA256"}, "exclude every version of TLS"),
         ({**TLS, "ssl.principal.mapping.rules": "RULE:x"}, r"ssl\.principal\.mapping\.rules"),
         ({**TLS, "ssl.engine.factory.class": "x.Y"}, r"ssl\.engine\.factory\.class"),
         (SASL, r"GSSAPI is not supported"),

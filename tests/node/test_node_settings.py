@@ -73,7 +73,7 @@ def test_the_defaults_are_a_single_node_on_localhost() -> None:
     [
         ("process.roles=broker", "process.roles"),
         ("node.id=one", "node.id"),
-        ("broker.id=7", "node.id must be set|two names of one thing"),
+        ("broker.id=7", "node.id must be set|two names of the same option"),
         ("listeners=PLAINTEXT:9092", "listeners"),
         ("listeners=PLAINTEXT://::1:9092", r"\[::1\]"),
         ("listeners=PLAINTEXT://localhost:70000", "65535"),
@@ -83,7 +83,7 @@ def test_the_defaults_are_a_single_node_on_localhost() -> None:
         ("listener.security.protocol.map=PLAINTEXT:TLS", "SASL_SSL"),
         ("controller.quorum.voters=1@a:1,2@b:2", "quorum of one"),
         ("advertised.listeners=OTHER://a:1", "OTHER"),
-        ("advertised.listeners=PLAINTEXT://[::]:9092", "nobody can connect"),
+        ("advertised.listeners=PLAINTEXT://[::]:9092", "clients cannot connect"),
         ("inter.broker.listener.name=OTHER", "one of the listeners of the broker"),
         ("log.dirs=a,b,a", "once"),
         ("metadata.log.dir=elsewhere", "one of log.dirs"),
@@ -156,7 +156,7 @@ def test_an_unknown_option_logs_one_warning_with_the_nearest_known_name(caplog: 
         ("default.replication.factor=3", "default.replication.factor=3"),
         ("group.coordinator.rebalance.protocols=classic", "group.protocol=consumer are refused"),
         ("broker.heartbeat.interval.ms=8000", "broker.session.timeout.ms"),
-        ("controller.listener.names=NOWHERE,CONTROLLER", "write NOWHERE://localhost:9093"),
+        ("controller.listener.names=NOWHERE,CONTROLLER", "add NOWHERE://localhost:9093"),
         ("ssl.provider=x", "ssl.provider has no effect"),
     ],
 )

@@ -242,7 +242,7 @@ def test_a_changed_keystore_is_reloaded_and_a_bad_one_is_ignored(
         tls = Tls(TlsSettings("SSL", keystore=str(store)), lambda: 0)
         async with listening(tls) as listener:
             old = await certificate_serial(listener.port, authority)
-            tls.look_again()
+            tls.reload_changed_files()
             assert await certificate_serial(listener.port, authority) == old
             other_key, other_certificate, _ = authority.issue("other", "/CN=localhost")
             for bad in (
@@ -254,16 +254,16 @@ def test_a_changed_keystore_is_reloaded_and_a_bad_one_is_ignored(
                 store.write_text(bad)
                 caplog.clear()
                 for _ in range(3):
-                    tls.look_again()
+                    tls.reload_changed_files()
                 assert len(caplog.records) == 1, "what is wrong is said once"
                 assert await certificate_serial(listener.port, authority) == old
             store.unlink()
             caplog.clear()
             for _ in range(3):
-                tls.look_again()
+                tls.reload_changed_files()
             assert len(caplog.records) == 1
             store.write_text(other_certificate.read_text() + other_key.read_text())
-            tls.look_again()
+            tls.reload_changed_files()
             assert await certificate_serial(listener.port, authority) != old
 
     with caplog.at_level(logging.WARNING):
@@ -289,7 +289,7 @@ def test_an_expired_new_certificate_does_not_replace_a_good_one(
     tls._now_ms = lambda: NOW_MS
     _, _, late = authority.issue("too-late", "/CN=localhost")
     store.write_text(late.read_text())
-    tls.look_again()
+    tls.reload_changed_files()
     assert tls.context is context and "expired" in caplog.text
 
 

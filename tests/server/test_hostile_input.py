@@ -20,7 +20,7 @@ from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.records.batch import BatchHeader
 from headrace.records.builder import build_from_section
 from headrace.records.compression import Codec, compress
-from headrace.server import connection_pool as company
+from headrace.server import connection_pool as pool
 from headrace.testing.cluster import EmbeddedNode
 
 FRAME_BYTES_MAX = 104_857_600
@@ -30,7 +30,7 @@ SEED = 20_011
 
 @pytest.fixture(autouse=True)
 def _log_every_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(company, "REFUSALS_TOLD_MAX", 1_000_000)
+    monkeypatch.setattr(pool, "REFUSAL_LOG_LINES_PER_SECOND", 1_000_000)
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), 0, 1, 7, FRAME_BYTES_MAX + 1, 2**31 - 1])

@@ -103,15 +103,15 @@ class SaslConnection:
 
     def send_request(self, message: Struct, version: int) -> Any:
         frame = memoryview(b"".join(encode_request(message, version, 7, "test"))[4:])
-        answer: Any = self.authenticator.handle(self.peer, frame)
-        self.late = isinstance(answer, Deferred)
+        response: Any = self.authenticator.handle(self.peer, frame)
+        self.late = isinstance(response, Deferred)
         if self.late:
-            assert answer.holds_frame
+            assert response.holds_frame
             self.loop.run_until(self.loop.now + 0.09)
-            assert not answer.done, "a failure is answered late"
+            assert not response.done, "a failure is answered late"
             self.loop.run_until(self.loop.now + 0.2)
-            answer = answer.answer
-        return decode_response(message.facts.api_key, version, 7, memoryview(b"".join(answer))[4:])
+            response = response.response
+        return decode_response(message.facts.api_key, version, 7, memoryview(b"".join(response))[4:])
 
     def handshake(self, mechanism: str = "PLAIN", version: int = 1) -> SaslHandshakeResponse:
         return self.send_request(SaslHandshakeRequest(mechanism=mechanism), version)
@@ -133,8 +133,8 @@ def test_a_complete_sasl_exchange_authenticates_the_connection() -> None:
     sasl_connection.send_request(ApiVersionsRequest(client_software_name="x", client_software_version="1"), 3)
     handshake = sasl_connection.handshake()
     assert handshake.error_code == ErrorCode.NONE and handshake.mechanisms == ["PLAIN", "SCRAM-SHA-256"]
-    answer = sasl_connection.authenticate()
-    assert (answer.error_code, answer.auth_bytes, answer.session_lifetime_ms) == (ErrorCode.NONE, b"", 0)
+    response = sasl_connection.authenticate()
+    assert (response.error_code, response.auth_bytes, response.session_lifetime_ms) == (ErrorCode.NONE, b"", 0)
     assert sasl_connection.current_principal() == "User:alice"
     assert (sasl_connection.frame_min, sasl_connection.frame_max) == (FRAME_MIN, FRAME_MAX)
     assert sasl_connection.counters.succeeded.value == 1 and not sasl_connection.closed
@@ -153,10 +153,10 @@ def test_api_versions_during_a_sasl_exchange_gets_illegal_sasl_state_and_ends_it
 ) -> None:
     sasl_connection = SaslConnection()
     sasl_connection.handshake()
-    answer = sasl_connection.send_request(
+    response = sasl_connection.send_request(
         ApiVersionsRequest(client_software_name="x", client_software_version="1"), version
     )
-    assert (answer.error_code, answer.api_keys) == (ErrorCode.ILLEGAL_SASL_STATE, [])
+    assert (response.error_code, response.api_keys) == (ErrorCode.ILLEGAL_SASL_STATE, [])
     assert sasl_connection.late and sasl_connection.closed and sasl_connection.counters.failed.value == 1
     assert "ApiVersions after SaslHandshake" in caplog.text
 
@@ -181,9 +181,9 @@ def test_wrong_credentials_get_a_delayed_error_and_close_the_connection(caplog: 
     sasl_connection = SaslConnection()
     sasl_connection.handshake()
     with caplog.at_level(logging.INFO):
-        answer = sasl_connection.authenticate(b"\0alice\0guess")
-    assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED == 58
-    assert answer.error_message == "Authentication failed: Invalid username or password"
+        response = sasl_connection.authenticate(b"\0alice\0guess")
+    assert response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED == 58
+    assert response.error_message == "Authentication failed: Invalid username or password"
     assert sasl_connection.late and sasl_connection.closed and sasl_connection.counters.failed.value == 1
     (line,) = [record.getMessage() for record in caplog.records]
     assert "10.0.0.1" in line and "alice" in line and "guess" not in line
@@ -214,9 +214,9 @@ def test_requests_after_a_failed_authentication_are_not_processed() -> None:
 
 def test_an_unknown_mechanism_gets_unsupported_sasl_mechanism() -> None:
     sasl_connection = SaslConnection()
-    answer = sasl_connection.handshake("GSSAPI")
-    assert answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM == 33
-    assert answer.mechanisms == ["PLAIN", "SCRAM-SHA-256"] and sasl_connection.closed
+    response = sasl_connection.handshake("GSSAPI")
+    assert response.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM == 33
+    assert response.mechanisms == ["PLAIN", "SCRAM-SHA-256"] and sasl_connection.closed
 
 
 def test_sasl_requests_in_the_wrong_order_get_illegal_sasl_state() -> None:
@@ -296,9 +296,9 @@ def test_reauthentication_as_another_principal_is_refused() -> None:
     sasl_connection.log_in()
     sasl_connection.loop.now += 10
     sasl_connection.handshake()
-    answer = sasl_connection.authenticate(b"\0bob\0secret")
-    assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
-    assert "Cannot change principals" in answer.error_message
+    response = sasl_connection.authenticate(b"\0bob\0secret")
+    assert response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert "Cannot change principals" in response.error_message
     assert (
         sasl_connection.closed
         and sasl_connection.peer.principal.name == "alice"

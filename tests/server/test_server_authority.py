@@ -88,4 +88,4 @@ def test_the_node_cannot_send_itself_a_request_it_has_no_permission_for() -> Non
     dispatcher = Dispatcher({service.key: service}, bytes, Metrics(), cast(Any, SimpleNamespace(time=lambda: 0.0)))
     peer = Peer("BROKER", "127.0.0.1", authority=OWN_NODE)
     with pytest.raises(AssertionError, match="not for this node"):
-        asyncio.run(dispatcher.ask(peer, BrokerHeartbeatRequest(), 1, "broker-1"))
+        asyncio.run(dispatcher.send(peer, BrokerHeartbeatRequest(), 1, "broker-1"))

@@ -14,13 +14,20 @@ from hypothesis import strategies as st
 from headrace.base.metrics import Counter
 from headrace.server.authority import ALLOW_ALL
 from headrace.server.connection import (
-    ANSWERS_WAITING_MAX,
     GATHER_CONNECTIONS_MIN,
     RECEIVE_BUFFER_UNPROVEN_MAX,
+    RESPONSES_WAITING_MAX,
     SLOWEST_BYTES_PER_SWEEP,
     Connection,
 )
-from headrace.server.connection_pool import HELD_MAX, HELD_S, LET_GO_MAX, REFUSALS_TOLD_MAX, SCRATCH_BYTES, Company
+from headrace.server.connection_pool import (
+    HELD_CLOSED_MAX,
+    HELD_MAX,
+    HELD_S,
+    REFUSAL_LOG_LINES_PER_SECOND,
+    SCRATCH_BYTES,
+    ConnectionPool,
+)
 from headrace.server.context import Peer
 from headrace.server.frames import CloseConnection, Deferred
 
@@ -83,13 +90,13 @@ class ConnectionHarness:
 
     def __init__(self, frame_max: int = 10_000) -> None:
         self.manual_loop = ManualLoop()
-        self.company = Company(Counter(), Counter(), Counter(), self.manual_loop, ALLOW_ALL)  # type: ignore[arg-type]
+        self.pool = ConnectionPool(Counter(), Counter(), Counter(), self.manual_loop, ALLOW_ALL)  # type: ignore[arg-type]
         self.deferred: list[tuple[Deferred, bytes]] = []
         self.seen: list[bytes] = []
         self.connection, self.transport = self.connect(frame_max)
 
     def connect(self, frame_max: int = 10_000) -> tuple[Connection, RecordingTransport]:
-        connection, transport = Connection(self, "TEST", self.company, frame_max), RecordingTransport()  # type: ignore[arg-type]
+        connection, transport = Connection(self, "TEST", self.pool, frame_max), RecordingTransport()  # type: ignore[arg-type]
         connection.connection_made(transport)
         return connection, transport
 
@@ -174,14 +181,14 @@ def test_a_request_without_a_response_sends_nothing() -> None:
 
 def test_too_many_deferred_responses_pause_reading() -> None:
     harness = ConnectionHarness()
-    harness.receive(framed(*[b"L......."] * (ANSWERS_WAITING_MAX + 5)))
-    assert len(harness.seen) == ANSWERS_WAITING_MAX and not harness.transport.reading
+    harness.receive(framed(*[b"L......."] * (RESPONSES_WAITING_MAX + 5)))
+    assert len(harness.seen) == RESPONSES_WAITING_MAX and not harness.transport.reading
     for number in range(5):
         harness.resolve(number)
-    assert len(harness.seen) == ANSWERS_WAITING_MAX + 5
-    for number in range(5, ANSWERS_WAITING_MAX + 5):
+    assert len(harness.seen) == RESPONSES_WAITING_MAX + 5
+    for number in range(5, RESPONSES_WAITING_MAX + 5):
         harness.resolve(number)
-    assert len(harness.responses()) == ANSWERS_WAITING_MAX + 5 and harness.transport.reading
+    assert len(harness.responses()) == RESPONSES_WAITING_MAX + 5 and harness.transport.reading
 
 
 def test_reading_is_paused_while_writing_is_paused() -> None:
@@ -197,7 +204,7 @@ def test_reading_is_paused_while_writing_is_paused() -> None:
 def test_an_invalid_frame_size_closes_the_connection_after_earlier_responses(size: int) -> None:
     harness = ConnectionHarness()
     harness.receive(framed(b"1.......") + pack(">i", size))
-    assert harness.responses() == [b"1......."] and harness.transport.closed and harness.company.refused.value == 1
+    assert harness.responses() == [b"1......."] and harness.transport.closed and harness.pool.refused.value == 1
 
 
 def test_a_handler_closes_the_connection_by_raising_or_by_resolving_to_none() -> None:
@@ -214,7 +221,7 @@ def test_a_lost_connection_abandons_its_deferred_responses() -> None:
     harness = ConnectionHarness()
     harness.receive(framed(b"L......."))
     harness.connection.connection_lost(None)
-    assert harness.seen[-1] == b"abandoned" and not harness.company.connections
+    assert harness.seen[-1] == b"abandoned" and not harness.pool.connections
     harness.resolve(0)
     assert harness.responses() == []
 
@@ -320,35 +327,35 @@ def test_an_idle_connection_releases_its_receive_buffer() -> None:
 
 def test_refused_clients_are_logged_at_a_limited_rate(caplog: pytest.LogCaptureFixture) -> None:
     harness = ConnectionHarness()
-    for _ in range(REFUSALS_TOLD_MAX + 5):
+    for _ in range(REFUSAL_LOG_LINES_PER_SECOND + 5):
         harness.receive(framed(b"X......."), harness.connect()[0])
     harness.manual_loop.now = 1.0
     harness.receive(framed(b"X......."), harness.connect()[0])
     messages = [record.getMessage() for record in caplog.records]
-    assert len(messages) == REFUSALS_TOLD_MAX + 1 and "5 others" in messages[-1]
-    assert harness.company.refused.value == REFUSALS_TOLD_MAX + 6
+    assert len(messages) == REFUSAL_LOG_LINES_PER_SECOND + 1 and "5 earlier ones" in messages[-1]
+    assert harness.pool.refused.value == REFUSAL_LOG_LINES_PER_SECOND + 6
 
 
 def test_refused_connections_beyond_the_rate_limit_are_closed_after_a_delay() -> None:
     harness = ConnectionHarness()
-    clients = [harness.connect() for _ in range(REFUSALS_TOLD_MAX + 5)]
+    clients = [harness.connect() for _ in range(REFUSAL_LOG_LINES_PER_SECOND + 5)]
     for connection, _ in clients:
         harness.receive(framed(b".......1", b"X......."), connection)
     harness.manual_loop.run_once()
     assert all(harness.responses(transport) == [b".......1"] for _, transport in clients)
-    assert [transport.closed for _, transport in clients] == [True] * REFUSALS_TOLD_MAX + [False] * 5
-    assert not any(transport.reading for _, transport in clients[REFUSALS_TOLD_MAX:])
+    assert [transport.closed for _, transport in clients] == [True] * REFUSAL_LOG_LINES_PER_SECOND + [False] * 5
+    assert not any(transport.reading for _, transport in clients[REFUSAL_LOG_LINES_PER_SECOND:])
     harness.manual_loop.wait(HELD_S)
     assert all(transport.closed for _, transport in clients)
 
 
 def test_the_number_of_delayed_refused_connections_is_limited() -> None:
     harness = ConnectionHarness()
-    clients = [harness.connect() for _ in range(REFUSALS_TOLD_MAX + HELD_MAX + 1)]
+    clients = [harness.connect() for _ in range(REFUSAL_LOG_LINES_PER_SECOND + HELD_MAX + 1)]
     for connection, _ in clients:
         harness.receive(framed(b"X......."), connection)
     assert clients[-1][1].closed and not clients[-2][1].closed
-    for _ in range(-(-HELD_MAX // LET_GO_MAX)):
+    for _ in range(-(-HELD_MAX // HELD_CLOSED_MAX)):
         assert not clients[-2][1].closed
         harness.manual_loop.wait(HELD_S)
     assert clients[-2][1].closed and not harness.manual_loop.timers
@@ -356,10 +363,10 @@ def test_the_number_of_delayed_refused_connections_is_limited() -> None:
 
 def test_delayed_refused_connections_are_closed_with_the_listener() -> None:
     harness = ConnectionHarness()
-    clients = [harness.connect() for _ in range(REFUSALS_TOLD_MAX + 5)]
+    clients = [harness.connect() for _ in range(REFUSAL_LOG_LINES_PER_SECOND + 5)]
     for connection, _ in clients:
         harness.receive(framed(b"X......."), connection)
-    harness.company.end()
+    harness.pool.end()
     assert all(transport.closed for _, transport in clients)
     harness.manual_loop.wait(HELD_S)
     assert not harness.manual_loop.timers

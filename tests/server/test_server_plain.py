@@ -227,7 +227,7 @@ def test_accepting_resumes_after_a_shortage_of_file_descriptors(
             loop = asyncio.get_running_loop()
             inner = echo_server.server.sockets[0]
             loop.remove_reader(inner.fileno())
-            listening_socket = socket_server._Door(
+            listening_socket = socket_server._ListeningSocket(
                 Short(inner),  # type: ignore[arg-type]
                 echo_server.address,
                 is_everywhere=False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from headrace.api.permissions import NOTHING
 from headrace.base.errors import ErrorCode
 from headrace.metadata.image import Image
 from headrace.metadata.state import KRAFT_VERSION
@@ -16,16 +17,11 @@ from headrace.server.dispatch import Service
 FEATURES_FROM_ZERO_VERSION_MIN = 4  # older clients fail on a feature whose range starts at 0 (KAFKA-17011)
 # Without Produce 0, librdkafka assumes that a broker does not know the modern record format (KAFKA-18659). 0–2 are still refused.
 ADVERTISED_MIN = {ApiKey.PRODUCE: 0}
-TELEMETRY = frozenset({ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY})
 _SOFTWARE_MAX = 200
 
 
-class VersionsApi:
-    """The handler of ApiVersions.
-
-    `telemetry_wanted` is whether clients should push their metrics. If not, the telemetry APIs are not listed: librdkafka would send
-    them to every broker and log that nothing is subscribed to.
-    """
+class ApiVersionsApi:
+    """The handler of ApiVersions. `services` returns the table of the listener's APIs."""
 
     def __init__(
         self,
@@ -33,13 +29,14 @@ class VersionsApi:
         image: Callable[[], Image],
         features: Mapping[str, tuple[int, int]],
         kraft_version: int = 0,
-        telemetry_wanted: Callable[[], bool] = lambda: False,
     ) -> None:
         self._services = services
         self._image = image
         self._features = features
         self.kraft_version = kraft_version
-        self._telemetry_wanted = telemetry_wanted
+
+    def services(self) -> list[Service]:
+        return [Service(ApiKey.API_VERSIONS, (0, 4), self.handle, NOTHING)]
 
     def handle(self, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
         if context.api_version >= 3:
@@ -66,20 +63,19 @@ class VersionsApi:
 
     def unsupported(self, version: int) -> bytes:
         """Return the error in version 0, which every client can read, with the supported versions of ApiVersions."""
-        answer = ApiVersionsResponse(
+        response = ApiVersionsResponse(
             error_code=ErrorCode.UNSUPPORTED_VERSION,
             api_keys=[key for key in self._keys() if key.api_key == ApiKey.API_VERSIONS],
         )
-        return codec(ApiVersionsResponse, 0).encode(answer)
+        return codec(ApiVersionsResponse, 0).encode(response)
 
     def _keys(self) -> list[ApiVersionsResponse.ApiVersion]:
-        hidden = frozenset() if self._telemetry_wanted() else TELEMETRY
         return [
             ApiVersionsResponse.ApiVersion(
                 api_key=key, min_version=ADVERTISED_MIN.get(key, service.versions[0]), max_version=service.versions[1]
             )
             for key, service in sorted(self._services().items())
-            if key not in hidden
+            if service.is_listed is None or service.is_listed()
         ]
 
 

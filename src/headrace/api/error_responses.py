@@ -36,12 +36,10 @@ def refuse(request: Any, code: ErrorCode, text: str) -> Any:
     return _REFUSALS[type(request)](request, code, text)
 
 
-def _configs(answer: Any, response: Any) -> Callable[[Any, ErrorCode, str], Any]:
+def _configs(item: Any, response: Any) -> Callable[[Any, ErrorCode, str], Any]:
     return lambda request, code, text: response(
         responses=[
-            answer(
-                resource_type=one.resource_type, resource_name=one.resource_name, error_code=code, error_message=text
-            )
+            item(resource_type=one.resource_type, resource_name=one.resource_name, error_code=code, error_message=text)
             for one in request.resources
         ]
     )

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from headrace.api.permissions import NOTHING
 from headrace.base.errors import ErrorCode
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 
 _NO_SASL = "this listener does not speak SASL"
+
+
+class SaslApi:
+    def services(self) -> list[Service]:
+        return [
+            Service(ApiKey.SASL_HANDSHAKE, (0, 1), handshake, NOTHING),
+            Service(ApiKey.SASL_AUTHENTICATE, (0, 2), authenticate, NOTHING),
+        ]
 
 
 def handshake(context: RequestContext, request: SaslHandshakeRequest) -> SaslHandshakeResponse:

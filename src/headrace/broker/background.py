@@ -94,7 +94,7 @@ class Background:
             (intervals.log_start_ms / 1000, lambda: self.checkpoint([LOG_START_CHECKPOINT])),
             (intervals.retention_ms / 1000, lambda: self._for_each(self._delete_old)),
             (flush_s, lambda: self._for_each(self._flush_if_due)),
-            (HOUSEKEEPING_S, self._keep_house),
+            (HOUSEKEEPING_S, self._do_housekeeping),
         ]
         for every_s, work in rounds:
             self._tasks.append(self._loop.create_task(self._repeat(every_s, min(first_s, every_s), work)))
@@ -138,15 +138,15 @@ class Background:
         try:
             return work(partition, now_ms)
         except OSError as error:
-            self._disk_refused(partition, error)
+            self._handle_disk_error(partition, error)
         except CorruptData as error:
             log.error("%s: %s", partition.name, error)
         return False
 
     @staticmethod
-    def _disk_refused(partition: Partition, error: OSError) -> None:
+    def _handle_disk_error(partition: Partition, error: OSError) -> None:
         if is_passing(error):
-            log.warning("%s: %s; it is tried again", partition.name, error)
+            log.warning("maintenance of %s failed: %s; trying again in the next round", partition.name, error)
         else:
             partition.fail(error)
 
@@ -160,13 +160,15 @@ class Background:
                 self._replicas.fail_directory(log_dir, error)
             elif log_dir.path not in self._without_checkpoint:  # logged once, not in each round until there is space
                 log.error(
-                    "no checkpoint in %s: %s; a restart would have to check more of the logs", log_dir.path, error
+                    "the checkpoint of %s could not be written: %s; a restart would have to check more of its logs",
+                    log_dir.path,
+                    error,
                 )
         self._without_checkpoint = {log_dir.path for log_dir, _ in failures}
 
     # --- fsyncs and deletions
 
-    async def _keep_house(self) -> None:
+    async def _do_housekeeping(self) -> None:
         for partition in self._replicas.unsynced():
             if partition.commit is not None:
                 await partition.commit.sync()
@@ -183,7 +185,7 @@ class Background:
         try:
             await self._loop.run_in_executor(None, doomed.remove)
         except OSError as error:
-            self._disk_refused(partition, error)
+            self._handle_disk_error(partition, error)
 
     @staticmethod
     def _flush_if_due(partition: Partition, now_ms: int) -> bool:
@@ -201,10 +203,10 @@ class Background:
     def _delete_old(partition: Partition, now_ms: int) -> bool:
         if partition.log.is_being_cleaned:
             return False  # deleting segments would waste the cleaner's run; the next round tries again
-        told = enforce(partition.log, partition.high_watermark, now_ms)
-        if told is not None:
-            log.info("%s", told)
-        return told is not None
+        deleted = enforce(partition.log, partition.high_watermark, now_ms)
+        if deleted is not None:
+            log.info("%s", deleted)
+        return deleted is not None
 
     @staticmethod
     def _expire_producers(partition: Partition, now_ms: int) -> bool:

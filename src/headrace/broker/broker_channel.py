@@ -28,6 +28,6 @@ class OwnBroker:
 
     async def request(self, node_id: int, message: Any) -> Any:
         if node_id != self._node_id:
-            raise ConnectionError(f"broker {node_id} is not this one, and this version runs one node")
+            raise ConnectionError(f"broker {node_id} is not this node, and this version runs only one")
         version = APIS[message.facts.api_key].stable_version_max
-        return await self._dispatcher().ask(self._peer, message, version, self._client_id)
+        return await self._dispatcher().send(self._peer, message, version, self._client_id)

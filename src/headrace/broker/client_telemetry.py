@@ -33,7 +33,7 @@ EXPIRY_INTERVALS = 3
 SWEEP_MS = 5_000
 FORGOTTEN_LINES_MAX = 4_000  # lines of /metrics removed in one iteration of the event loop
 # After these errors a client has to get its subscriptions again before the interval is over.
-_ASK_AGAIN = frozenset({ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE})
+_RESUBSCRIBE = frozenset({ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE})
 _RESERVED = frozenset({ZERO_UUID, METADATA_TOPIC_ID})
 
 
@@ -52,7 +52,7 @@ class Client(Struct, frozen=True):
             "client_id": () if self.client_id is None else (self.client_id,),
             "client_software_name": (self.software_name,),
             "client_software_version": (self.software_version,),
-            "client_source_address": _spellings(self.address),
+            "client_source_address": _address_spellings(self.address),
             "client_source_port": (str(self.port),),
         }
 
@@ -82,7 +82,7 @@ class Instance(Struct):
         return uuid_text(self.id)
 
     @property
-    def kept_ms(self) -> int:
+    def retention_ms(self) -> int:
         """Return how long the instance is kept after its last request."""
         return max(EXPIRY_MS_MIN, EXPIRY_INTERVALS * self.interval_ms)
 
@@ -91,7 +91,7 @@ class Instance(Struct):
 
     def may_get(self, now_ms: float) -> bool:
         if now_ms - max(self.last_get_ms, self.last_push_ms) < self.interval_ms:
-            return self.last_error in _ASK_AGAIN
+            return self.last_error in _RESUBSCRIBE
         self.last_get_ms = now_ms
         return True
 
@@ -107,10 +107,10 @@ class Instance(Struct):
 
 
 class ClientTelemetry:
-    def __init__(self, series: ClientSeries, payload_bytes_max: int, chance: Random) -> None:
+    def __init__(self, series: ClientSeries, payload_bytes_max: int, random: Random) -> None:
         self._series = series
         self.payload_bytes_max = payload_bytes_max
-        self._chance = chance
+        self._random = random
         self._subscriptions: dict[str, Subscription] = {}
         self._version = 0
         self._instances: OrderedDict[Uuid, Instance] = OrderedDict()  # least recently used first
@@ -120,7 +120,7 @@ class ClientTelemetry:
         return len(self._instances)
 
     @property
-    def is_wanted(self) -> bool:
+    def has_subscriptions(self) -> bool:
         """Return whether there is any subscription, so that clients should be offered the telemetry APIs."""
         return bool(self._subscriptions)
 
@@ -145,7 +145,7 @@ class ClientTelemetry:
         self.sweep(now_ms)
         is_new = instance_id == ZERO_UUID
         while instance_id == ZERO_UUID or (is_new and instance_id in self._instances):
-            instance_id = new_uuid(self._chance)
+            instance_id = new_uuid(self._random)
         instance = self._instance(instance_id, client, now_ms)
         if not instance.may_get(now_ms):
             raise _too_early(instance)
@@ -170,7 +170,9 @@ class ClientTelemetry:
 
     def _check(self, request: PushTelemetryRequest, instance: Instance, now_ms: float) -> None:
         if instance.is_terminating:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"client instance {instance.name} said that it was terminating")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"client instance {instance.name} has announced its termination"
+            )
         if not instance.may_push(now_ms) and not request.terminating:
             raise _too_early(instance)
         if request.subscription_id != instance.subscription_id:
@@ -209,21 +211,21 @@ class ClientTelemetry:
         ):
             instance = self._instances[instance_id] = self._make(instance_id, client)
         self._instances.move_to_end(instance_id)
-        instance.expires_ms = now_ms + instance.kept_ms
+        instance.expires_ms = now_ms + instance.retention_ms
         if len(self._instances) > INSTANCES_MAX:
             self._forget(next(iter(self._instances)))
         return instance
 
     def _make(self, instance_id: Uuid, client: Client) -> Instance:
         selectors = client.selectors(instance_id)
-        wanted: set[str] = set()
+        requested: set[str] = set()
         interval_ms = CLIENT_METRICS_OPTIONS["interval.ms"].default
         assert isinstance(interval_ms, int)
         for subscription in self._subscriptions.values():
             if subscription.includes(selectors):
-                wanted.update(subscription.metrics)
+                requested.update(subscription.metrics)
                 interval_ms = min(interval_ms, subscription.interval_ms)
-        metrics = (ALL_METRICS,) if ALL_METRICS in wanted else tuple(sorted(wanted))
+        metrics = (ALL_METRICS,) if ALL_METRICS in requested else tuple(sorted(requested))
         return Instance(
             instance_id,
             client,
@@ -237,7 +239,7 @@ class ClientTelemetry:
 def _too_early(instance: Instance) -> KafkaError:
     return KafkaError(
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-        f"client instance {instance.name} comes more often than every {instance.interval_ms} ms",
+        f"client instance {instance.name} sends requests more often than every {instance.interval_ms} ms",
     )
 
 
@@ -253,7 +255,7 @@ def _subscription_id(metrics: tuple[str, ...], interval_ms: int, instance_id: Uu
     return int.from_bytes(checksum.to_bytes(4, "big"), "big", signed=True)
 
 
-def _spellings(address: str) -> tuple[str, ...]:
+def _address_spellings(address: str) -> tuple[str, ...]:
     """Return the address as Python and as Java write it; Java writes all eight groups of an IPv6 address."""
     try:
         parsed = ipaddress.ip_address(address)

@@ -32,9 +32,9 @@ class LocalChannel:
         self._next_correlation = (self._next_correlation + 1) & 0x7FFFFFFF
         correlation_id = self._next_correlation
         frame = memoryview(b"".join(encode_request(message, version, correlation_id, self._client_id)))[4:]
-        answer = self._dispatcher().handle(self._peer, frame)
-        if isinstance(answer, Deferred):
-            answer = await answer.wait()
-        if answer is None:
-            raise ConnectionError("there was no answer; the log says why")
-        return decode_response(message.facts.api_key, version, correlation_id, memoryview(joined(answer))[4:])
+        response = self._dispatcher().handle(self._peer, frame)
+        if isinstance(response, Deferred):
+            response = await response.wait()
+        if response is None:
+            raise ConnectionError("the controller sent no response; see the log for the reason")
+        return decode_response(message.facts.api_key, version, correlation_id, memoryview(joined(response))[4:])

@@ -26,30 +26,32 @@ class DirectoryAssignments:
         self._node_id = node_id
         self._replicas = replicas
         self._broker_epoch = broker_epoch
-        self._wanted = asyncio.Event()
-        self._told: dict[TopicPartition, tuple[Uuid, Uuid]] = {}  # reported, but not yet seen in the metadata log
-        replicas.on_unassigned = self._wanted.set
+        self._changed = asyncio.Event()
+        self._reported: dict[TopicPartition, tuple[Uuid, Uuid]] = {}  # reported, but not yet seen in the metadata log
+        replicas.on_unassigned = self._changed.set
 
     async def run(self) -> None:
         """Report unassigned replicas until cancelled."""
         while True:
-            await self._wanted.wait()
-            self._wanted.clear()
-            while untold := self._untold():
-                if not await self._tell(untold):
+            await self._changed.wait()
+            self._changed.clear()
+            while unreported := self._unreported():
+                if not await self._report(unreported):
                     await asyncio.sleep(RETRY_S)
 
-    def _untold(self) -> dict[TopicPartition, tuple[Uuid, Uuid]]:
+    def _unreported(self) -> dict[TopicPartition, tuple[Uuid, Uuid]]:
         unassigned = self._replicas.unassigned
-        self._told = {name: place for name, place in self._told.items() if unassigned.get(name) == place}
-        names = [name for name in unassigned if name not in self._told][:REPLICAS_PER_REQUEST_MAX]
+        self._reported = {
+            name: location for name, location in self._reported.items() if unassigned.get(name) == location
+        }
+        names = [name for name in unassigned if name not in self._reported][:REPLICAS_PER_REQUEST_MAX]
         return {name: unassigned[name] for name in names}
 
-    async def _tell(self, places: dict[TopicPartition, tuple[Uuid, Uuid]]) -> bool:
+    async def _report(self, locations: dict[TopicPartition, tuple[Uuid, Uuid]]) -> bool:
         request = AssignReplicasToDirsRequest(broker_id=self._node_id, broker_epoch=self._broker_epoch())
         topics: dict[tuple[Uuid, Uuid], AssignReplicasToDirsRequest.TopicData] = {}
         directories: dict[Uuid, AssignReplicasToDirsRequest.DirectoryData] = {}
-        for name, (topic_id, directory_id) in places.items():
+        for name, (topic_id, directory_id) in locations.items():
             if directory_id not in directories:
                 directories[directory_id] = AssignReplicasToDirsRequest.DirectoryData(id=directory_id)
                 request.directories.append(directories[directory_id])
@@ -60,13 +62,23 @@ class DirectoryAssignments:
                 AssignReplicasToDirsRequest.PartitionData(partition_index=name.partition)
             )
         try:
-            answer: AssignReplicasToDirsResponse = await self._channel.request(request)
+            response: AssignReplicasToDirsResponse = await self._channel.request(request)
         except (OSError, HeadraceError) as error:
-            log.warning("the controller could not be told where replicas lie: %s", error)
+            log.warning(
+                "the directories of %d replicas could not be reported to the controller: %s; trying again in %.1f s",
+                len(locations),
+                error,
+                RETRY_S,
+            )
             return False
-        if answer.error_code != ErrorCode.NONE:
-            log.warning("the controller does not hear where replicas lie: %s", ErrorCode(answer.error_code).name)
+        if response.error_code != ErrorCode.NONE:
+            log.warning(
+                "the controller refused the directories of %d replicas: %s; trying again in %.1f s",
+                len(locations),
+                ErrorCode(response.error_code).name,
+                RETRY_S,
+            )
             return False
         # Replicas that the controller refused are deleted or no longer on this broker; the next image will show it.
-        self._told.update(places)
+        self._reported.update(locations)
         return True

@@ -121,7 +121,7 @@ class DynamicOptions:
         }
         self._own: Mapping[str, str] = NO_CONFIG
         self._all: Mapping[str, str] = NO_CONFIG
-        self._tell: list[Callable[[Mapping[str, Value]], None]] = []
+        self._subscribers: list[Callable[[Mapping[str, Value]], None]] = []
         self.values: Mapping[str, Value] = settings  # values currently in effect
         self._topic_defaults = topic_defaults(settings)
 
@@ -136,11 +136,11 @@ class DynamicOptions:
     def layers(self) -> BrokerLayers:
         return BrokerLayers(self._own, self._all, self._static, self._defaults)
 
-    def subscribe(self, tell: Callable[[Mapping[str, Value]], None]) -> None:
-        """Call `tell` with all values whenever any may have changed, and right now if anything is set dynamically."""
-        self._tell.append(tell)
+    def subscribe(self, subscriber: Callable[[Mapping[str, Value]], None]) -> None:
+        """Call `subscriber` with all values whenever any may have changed, and right now if anything is set dynamically."""
+        self._subscribers.append(subscriber)
         if self._own or self._all:
-            tell(self.values)
+            subscriber(self.values)
 
     def publish(self, old: Image, new: Image, changes: Changes) -> None:
         """Take over the dynamic options of a new image. Must run BEFORE publishers that read `values`."""
@@ -159,8 +159,8 @@ class DynamicOptions:
         for name in sorted(values):
             if values[name] != before.get(name) and name not in EFFECTIVE:
                 log.warning("%s was changed; nothing in this version of Headrace depends on it", name)
-        for tell in self._tell:
-            tell(values)
+        for subscriber in self._subscribers:
+            subscriber(values)
 
     # --- validation of client requests
 
@@ -197,23 +197,23 @@ class DynamicOptions:
                 )
         self._check_threads(values)
         self._check_cordoned(values)
-        wrong = cleaner_buffer_complaint({**self.values, **values})
+        wrong = cleaner_buffer_problem({**self.values, **values})
         if wrong is not None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"requirement failed: {wrong}")
 
     def _check_threads(self, values: Mapping[str, Value]) -> None:
         for name in sorted(THREADS & values.keys()):
-            now, wanted = self.values[name], values[name]
-            assert isinstance(now, int) and isinstance(wanted, int)
-            if now == wanted:
+            now, requested = self.values[name], values[name]
+            assert isinstance(now, int) and isinstance(requested, int)
+            if now == requested:
                 continue
             why = None
-            if wanted < now / 2:
+            if requested < now / 2:
                 why = f"value should be at least half the current value {now}"
-            elif wanted > now * 2:
+            elif requested > now * 2:
                 why = f"value should not be greater than double the current value {now}"
             if why is not None:
-                complaint = f"Dynamic thread count update validation failed for {name}={wanted}, {why}"
+                complaint = f"Dynamic thread count update validation failed for {name}={requested}, {why}"
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST,
                     f"Invalid value org.apache.kafka.common.config.ConfigException: {complaint} "
@@ -221,11 +221,11 @@ class DynamicOptions:
                 )
 
     def _check_cordoned(self, values: Mapping[str, Value]) -> None:
-        wanted = values.get("cordoned.log.dirs")
-        if not isinstance(wanted, list) or wanted == ["*"]:
+        requested = values.get("cordoned.log.dirs")
+        if not isinstance(requested, list) or requested == ["*"]:
             return
         dirs = self._settings.get("log.dirs") or self._settings.get("log.dir")
-        missing = [path for path in wanted if not isinstance(dirs, list) or path not in dirs]
+        missing = [path for path in requested if not isinstance(dirs, list) or path not in dirs]
         if missing:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
@@ -234,7 +234,7 @@ class DynamicOptions:
             )
 
 
-def cleaner_buffer_complaint(values: Mapping[str, Value]) -> str | None:
+def cleaner_buffer_problem(values: Mapping[str, Value]) -> str | None:
     """Return what is wrong with the buffer that the log cleaner's threads share, or None."""
     threads, size = values["log.cleaner.threads"], values["log.cleaner.dedupe.buffer.size"]
     assert isinstance(threads, int) and isinstance(size, int)

@@ -1,6 +1,6 @@
 """Incremental fetch sessions (KIP-227): a consumer sends its partitions once and afterwards only the changes.
 
-A session remembers each partition's last response, and an incremental response contains only partitions with news.
+A session remembers each partition's last response, and an incremental response contains only partitions that have changed.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ class FetchPlan:
     def session_id(self) -> int:
         return 0 if self.session is None else self.session.id
 
-    def keep(self, key: Key, answer: FetchResponse.PartitionData) -> bool:
+    def keep(self, key: Key, response: FetchResponse.PartitionData) -> bool:
         """Return whether the response must include this partition, and remember what was sent."""
         known = self.partitions[key]
-        has_data = answer.records is not None and len(answer.records) > 0
-        changed = answer.high_watermark != known.high_watermark or answer.log_start_offset != known.log_start
-        failed = answer.error_code != ErrorCode.NONE
-        diverges = answer.diverging_epoch.epoch >= 0
+        has_data = response.records is not None and len(response.records) > 0
+        changed = response.high_watermark != known.high_watermark or response.log_start_offset != known.log_start
+        failed = response.error_code != ErrorCode.NONE
+        diverges = response.diverging_epoch.epoch >= 0
         # After an error the next response must include the partition in any case, so that the client learns that it recovered.
-        known.high_watermark = -1 if failed else answer.high_watermark
-        known.log_start = answer.log_start_offset
+        known.high_watermark = -1 if failed else response.high_watermark
+        known.log_start = response.log_start_offset
         if self.session is not None and (has_data or not self.incremental):
             # A partition served now goes last next time, so that a busy one starves no other. A new session starts in response order.
             self.session.partitions.move_to_end(key)
@@ -77,8 +77,8 @@ class FetchPlan:
 
 
 class FetchSessions:
-    def __init__(self, chance: Random, slots: int = SESSIONS_MAX) -> None:
-        self._chance = chance
+    def __init__(self, random: Random, slots: int = SESSIONS_MAX) -> None:
+        self._random = random
         self._slots = slots
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # least recently used first
 
@@ -94,9 +94,9 @@ class FetchSessions:
             return FetchPlan(_full(request, uses_ids), None, uses_ids, incremental=False)
         if request.session_epoch == INITIAL_EPOCH:
             self._sessions.pop(request.session_id, None)
-            wanted = _full(request, uses_ids)
-            session = self._open(wanted, uses_ids, now) if wanted else None
-            return FetchPlan(wanted, session, uses_ids, incremental=False)
+            requested = _full(request, uses_ids)
+            session = self._open(requested, uses_ids, now) if requested else None
+            return FetchPlan(requested, session, uses_ids, incremental=False)
         return self._continue(request, uses_ids, now)
 
     def _continue(self, request: FetchRequest, uses_ids: bool, now: float) -> FetchPlan:
@@ -107,7 +107,7 @@ class FetchSessions:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         if session.epoch != request.session_epoch:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-        for key, fetch in _wanted(request, uses_ids):
+        for key, fetch in _requested(request, uses_ids):
             known = session.partitions.get(key)
             if known is None:
                 session.partitions[key] = SessionPartition(fetch)
@@ -125,7 +125,7 @@ class FetchSessions:
         self._sessions.move_to_end(session.id)
         return FetchPlan(OrderedDict(session.partitions), session, uses_ids, incremental=True)
 
-    def _open(self, wanted: OrderedDict[Key, SessionPartition], uses_ids: bool, now: float) -> FetchSession | None:
+    def _open(self, requested: OrderedDict[Key, SessionPartition], uses_ids: bool, now: float) -> FetchSession | None:
         if len(self._sessions) >= self._slots:
             oldest = next(iter(self._sessions.values()))
             if now - oldest.last_used < EVICT_AFTER_S:
@@ -133,8 +133,8 @@ class FetchSessions:
             del self._sessions[oldest.id]
         session_id = 0
         while session_id == 0 or session_id in self._sessions:
-            session_id = self._chance.randrange(1, EPOCH_MAX)
-        session = FetchSession(session_id, uses_ids, _next_epoch(INITIAL_EPOCH), now, OrderedDict(wanted))
+            session_id = self._random.randrange(1, EPOCH_MAX)
+        session = FetchSession(session_id, uses_ids, _next_epoch(INITIAL_EPOCH), now, OrderedDict(requested))
         self._sessions[session_id] = session
         return session
 
@@ -143,7 +143,7 @@ def _next_epoch(epoch: int) -> int:
     return 1 if epoch >= EPOCH_MAX else epoch + 1
 
 
-def _wanted(request: FetchRequest, uses_ids: bool) -> Iterable[tuple[Key, FetchRequest.FetchPartition]]:
+def _requested(request: FetchRequest, uses_ids: bool) -> Iterable[tuple[Key, FetchRequest.FetchPartition]]:
     for topic in request.topics:
         name: str | bytes = topic.topic_id if uses_ids else topic.topic
         for partition in topic.partitions:
@@ -151,4 +151,4 @@ def _wanted(request: FetchRequest, uses_ids: bool) -> Iterable[tuple[Key, FetchR
 
 
 def _full(request: FetchRequest, uses_ids: bool) -> OrderedDict[Key, SessionPartition]:
-    return OrderedDict((key, SessionPartition(fetch)) for key, fetch in _wanted(request, uses_ids))
+    return OrderedDict((key, SessionPartition(fetch)) for key, fetch in _requested(request, uses_ids))

@@ -1,4 +1,8 @@
-"""Forwards requests that only the controller may decide, in an Envelope with the client's principal (KIP-590)."""
+"""Forwards requests that only the controller may decide, in an Envelope with the client's principal (KIP-590).
+
+The envelope holds the bytes that the client sent, and the controller's response is a valid response to the client: neither is encoded
+again. A broker decodes the response only where it must know what changed.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,8 @@ from headrace.protocol.compiler import codec
 from headrace.protocol.messages.embedded import DefaultPrincipalData
 from headrace.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from headrace.security.principals import Principal
-from headrace.server.context import Peer
+from headrace.server.context import Peer, RequestContext
+from headrace.server.frames import EncodedResponse, ReceivedRequest
 
 PRINCIPAL_VERSION = 0
 _CORRELATION_ID = 0
@@ -22,19 +27,34 @@ class Forwarding:
     def __init__(self, channel: ControllerChannel) -> None:
         self._channel = channel
 
-    async def forward(self, message: Any, version: int, peer: Peer, client_id: str | None) -> Any:
-        """Return the controller's response to the wrapped request. Raise KafkaError if the envelope itself was refused."""
+    async def forward(self, context: RequestContext, request: ReceivedRequest[Any]) -> EncodedResponse[Any]:
+        """Forward a client's request and return the controller's response to it.
+
+        Raise KafkaError if the controller refused the envelope itself.
+        """
+        data = await self._wrap(request.frame, context.peer)
+        return EncodedResponse(context.api_key, context.api_version, data)
+
+    async def send(self, message: Any, version: int, peer: Peer, client_id: str | None) -> Any:
+        """Return the controller's response to a request that this broker makes on behalf of a client.
+
+        Raise KafkaError if the controller refused the envelope itself.
+        """
         frame = b"".join(encode_request(message, version, _CORRELATION_ID, client_id or ""))[4:]
-        answer: EnvelopeResponse = await self._channel.request(
+        data = await self._wrap(frame, peer)
+        return decode_response(message.facts.api_key, version, _CORRELATION_ID, memoryview(data))
+
+    async def _wrap(self, frame: bytes, peer: Peer) -> bytes:
+        response: EnvelopeResponse = await self._channel.request(
             EnvelopeRequest(
                 request_data=frame,
                 request_principal=encode_principal(peer.principal),
                 client_host_address=_address(peer.address),
             )
         )
-        if answer.error_code != ErrorCode.NONE or answer.response_data is None:
-            raise KafkaError(ErrorCode(answer.error_code), "the controller refused the forwarded request")
-        return decode_response(message.facts.api_key, version, _CORRELATION_ID, memoryview(answer.response_data))
+        if response.error_code != ErrorCode.NONE or response.response_data is None:
+            raise KafkaError(ErrorCode(response.error_code), "the controller refused the forwarded request")
+        return bytes(response.response_data)
 
 
 def encode_principal(principal: Principal) -> bytes:

@@ -51,7 +51,7 @@ class LogCleaner:
         replicas: Replicas,
         options: Callable[[], Mapping[str, Value]],
         clock: Clock,
-        chance: Random,
+        random: Random,
         loop: asyncio.AbstractEventLoop,
         metrics: Metrics,
         checkpoint: Callable[[], Coroutine[Any, Any, None]],
@@ -59,7 +59,7 @@ class LogCleaner:
         self._replicas = replicas
         self._options = options
         self._clock = clock
-        self._chance = chance
+        self._random = random
         self._loop = loop
         self._checkpoint = checkpoint
         self._stopping: asyncio.Future[None] = loop.create_future()
@@ -120,7 +120,9 @@ class LogCleaner:
         self._running.pop(task, None)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            log.critical("a compaction ended with %r", error, exc_info=error)
+            log.critical(
+                "the compaction of a log failed with %r; other logs are still compacted", error, exc_info=error
+            )
 
     async def _choose(self) -> tuple[Partition, Cleanable] | None:
         """Return the log with the highest dirty ratio among those that are due, or None."""
@@ -130,7 +132,7 @@ class LogCleaner:
         slice_end = self._loop.time() + CHOICE_SLICE_S
         for partition in self._replicas.all():
             if self._may_be_cleaned(partition):
-                found = self._look_at(partition, now_ms)
+                found = self._find_cleanable(partition, now_ms)
                 if found is not None:
                     ratio, overdue_ms = max(ratio, found.dirty_ratio), max(overdue_ms, found.overdue_ms)
                     if found.is_due(partition.log.config) and (best is None or found.dirty_ratio > best[1].dirty_ratio):
@@ -141,7 +143,7 @@ class LogCleaner:
         self._max_dirty_ratio, self._max_overdue_ms = ratio, overdue_ms
         if best is None or not self._may_be_cleaned(best[0]):
             return None
-        found = self._look_at(best[0], now_ms)  # other tasks may have changed the log since
+        found = self._find_cleanable(best[0], now_ms)  # other tasks may have changed the log since
         return None if found is None or not found.is_due(best[0].log.config) else (best[0], found)
 
     def _may_be_cleaned(self, partition: Partition) -> bool:
@@ -151,13 +153,13 @@ class LogCleaner:
             return False
         return self._not_before.get(partition.name, 0.0) <= self._loop.time()
 
-    def _look_at(self, partition: Partition, now_ms: int) -> Cleanable | None:
+    def _find_cleanable(self, partition: Partition, now_ms: int) -> Cleanable | None:
         try:
             return cleanable(partition.log, partition.last_stable_offset, now_ms)
         except OSError as error:
-            self._disk_refused(partition, error)
+            self._handle_disk_error(partition, error)
         except CorruptData as error:
-            self._give_up_on(partition, error)
+            self._mark_uncleanable(partition, error)
         return None
 
     # --- cleaning
@@ -165,31 +167,31 @@ class LogCleaner:
     async def _clean(self, partition: Partition, found: Cleanable) -> None:
         began, size = self._loop.time(), partition.log.size
         plan = plan_cleaning(partition.log, found)
-        cleaning = Cleaning(plan, self._limits(), self._chance.randbytes(SECRET_BYTES), self._clock.now_ms())
+        cleaning = Cleaning(plan, self._limits(), self._random.randbytes(SECRET_BYTES), self._clock.now_ms())
         steps = cleaning.steps()
         plan.log.is_being_cleaned = True
         self._not_before[partition.name] = began + self._number("log.cleaner.backoff.ms") / 1000
         try:
             await self._take_steps(partition, plan, steps)
         except Superseded as reason:
-            log.info("the compaction of %s was given up: %s", partition.name, reason)
+            log.info("the compaction of %s was abandoned: %s", partition.name, reason)
         except OSError as error:
             if self._is_current(partition, plan):
-                self._disk_refused(partition, error)
+                self._handle_disk_error(partition, error)
         except Exception as error:
             # If the log is no longer current, its files were closed while the thread used them: not worth reporting.
             if self._is_current(partition, plan):
-                self._give_up_on(partition, error)
+                self._mark_uncleanable(partition, error)
         else:
             del self._not_before[partition.name]
             plan.log.cleaned_to = cleaning.cleaned_to
             self._last, self._last_s = cleaning.stats, self._loop.time() - began
-            self._tell(partition, cleaning.stats, size)
+            self._report(partition, cleaning.stats, size)
             await self._checkpoint()
             return
         finally:
             plan.log.is_being_cleaned = False
-        await self._throw_away(partition, steps)
+        await self._remove_files(partition, steps)
 
     async def _take_steps(self, partition: Partition, plan: CleaningPlan, steps: Iterator[int | Replacement]) -> None:
         while (step := await self._in_thread(partial(next, steps, None))) is not None:
@@ -205,11 +207,11 @@ class LogCleaner:
         replaced = False
         try:
             if not swap.begin():
-                raise Superseded("segments of it are gone")
+                raise Superseded("some of its segments were deleted")
             await self._in_thread(swap.sync)
             self._check(partition, plan, stops=False)
             if not swap.replace(self._clock.now_ms()):
-                raise Superseded("it was cut")
+                raise Superseded("the log was truncated")
             replaced = True
             await self._in_thread(swap.sync)
             if self._is_current(partition, plan):
@@ -228,18 +230,22 @@ class LogCleaner:
         self._io_free_at = max(self._io_free_at, now) + size / rate
         await asyncio.wait([self._stopping], timeout=self._io_free_at - now)
 
-    async def _throw_away(self, partition: Partition, steps: Iterator[int | Replacement]) -> None:
+    async def _remove_files(self, partition: Partition, steps: Iterator[int | Replacement]) -> None:
         """Remove the files that an abandoned run has written."""
         try:
             await self._in_thread(steps.close)  # type: ignore[attr-defined]
         except OSError as error:
-            log.warning("%s: what its compaction has left could not be removed: %s", partition.name, error)
+            log.warning(
+                "files of an abandoned compaction of %s could not be removed: %s; the next start removes them",
+                partition.name,
+                error,
+            )
 
     def _check(self, partition: Partition, plan: CleaningPlan, *, stops: bool = True) -> None:
         if stops and self._stopping.done():
-            raise Superseded("this node stops")
+            raise Superseded("this node is stopping")
         if not self._is_current(partition, plan):
-            raise Superseded("it was deleted, moved or cut")
+            raise Superseded("the log was deleted, moved or truncated")
 
     def _is_current(self, partition: Partition, plan: CleaningPlan) -> bool:
         return (
@@ -254,16 +260,21 @@ class LogCleaner:
 
     # --- failures
 
-    def _disk_refused(self, partition: Partition, error: OSError) -> None:
+    def _handle_disk_error(self, partition: Partition, error: OSError) -> None:
         if is_passing(error):
-            log.warning("%s could not be compacted: %s; it is tried again", partition.name, error)
+            log.warning("%s could not be compacted: %s; trying again later", partition.name, error)
         else:
             partition.fail(error)
 
-    def _give_up_on(self, partition: Partition, error: Exception) -> None:
+    def _mark_uncleanable(self, partition: Partition, error: Exception) -> None:
         self._uncleanable[partition.name] = partition.topic_id
-        told = None if isinstance(error, CorruptData) else error
-        log.error("%s cannot be compacted, and is left as it is: %s", partition.name, error, exc_info=told)
+        traceback = None if isinstance(error, CorruptData) else error
+        log.error(
+            "%s cannot be compacted, and is not tried again before a restart: %s",
+            partition.name,
+            error,
+            exc_info=traceback,
+        )
 
     # --- options and metrics
 
@@ -289,10 +300,10 @@ class LogCleaner:
             step_bytes=max(chunk, min(STEP_BYTES, int(self._rate() * THROTTLED_STEP_S))),
         )
 
-    def _tell(self, partition: Partition, stats: CleanerStats, size: int) -> None:
+    def _report(self, partition: Partition, stats: CleanerStats, size: int) -> None:
         seconds = max(self._last_s, 1e-9)
         log.info(
-            "%s was compacted up to offset %d: %d of %d records stay, %d bytes became %d, %.1f s, %.1f MB/s, %d keys",
+            "%s was compacted up to offset %d: %d of %d records remain, %d bytes became %d, %.1f s, %.1f MB/s, %d keys",
             partition.name,
             partition.log.cleaned_to,
             stats.records_kept,
@@ -322,12 +333,12 @@ class LogCleaner:
             ),
             (
                 f"{of_choice}time_since_last_run_ms",
-                "Since a log to be compacted was last looked for.",
+                "Time since the cleaner last looked for a log to compact.",
                 lambda: float(self._clock.now_ms() - self._last_choice_ms),
             ),
             (
                 f"{of_cleaner}cleaner_recopy_percent",
-                "What the last compaction wrote of what it read.",
+                "Share of the bytes read by the last compaction that it wrote back.",
                 lambda: 100 * self._last.bytes_written / max(self._last.bytes_read, 1),
             ),
             (f"{of_cleaner}max_clean_time_secs", "How long the last compaction took.", lambda: self._last_s),
@@ -352,7 +363,7 @@ class LogCleaner:
             )
             metrics.gauge(
                 f"{of_choice}uncleanable_bytes",
-                "Bytes of them that wait for it.",
+                "Bytes of these partitions that are not compacted.",
                 lambda path=log_dir.path: float(  # type: ignore[misc]
                     sum(
                         one.size

@@ -32,8 +32,8 @@ def loggers() -> dict[str, str]:
     return found
 
 
-def change_level(name: str, operation: int, value: str | None, *, really: bool) -> None:
-    """Set or delete the level of a logger; only validate if `really` is false.
+def change_level(name: str, operation: int, value: str | None, *, apply: bool) -> None:
+    """Set or delete the level of a logger; only validate it if `apply` is false.
 
     Raise KafkaError, with Kafka's messages, if the operation, the logger or the level is invalid.
     """
@@ -56,7 +56,7 @@ def change_level(name: str, operation: int, value: str | None, *, really: bool) 
             f"Cannot set the log level of {name} to {value} as it is not a supported log level. "
             f"Valid log levels are {', '.join(sorted(LEVELS))}",
         )
-    if really:
+    if apply:
         logger = logging.getLogger() if name == ROOT else logging.getLogger(name)
         logger.setLevel(logging.NOTSET if operation == DELETE else LEVELS[value or ""])
 

@@ -41,7 +41,7 @@ class MetadataObserver:
             try:
                 await self._fetch()
             except (OSError, HeadraceError) as error:
-                log.warning("the metadata log could not be fetched (%s); next try in %.1f s", error, RETRY_S)
+                log.warning("the metadata log could not be fetched (%s); trying again in %.1f s", error, RETRY_S)
                 await asyncio.sleep(RETRY_S)
 
     async def _fetch(self) -> None:
@@ -65,11 +65,11 @@ class MetadataObserver:
                 )
             ],
         )
-        answer: FetchResponse = await self._channel.request(request)
-        code = answer.error_code or answer.responses[0].partitions[0].error_code
+        response: FetchResponse = await self._channel.request(request)
+        code = response.error_code or response.responses[0].partitions[0].error_code
         if code != ErrorCode.NONE:
-            raise HeadraceError(f"the controller answered {ErrorCode(code).name}")
-        data = answer.responses[0].partitions[0]
+            raise HeadraceError(f"the controller responded with {ErrorCode(code).name}")
+        data = response.responses[0].partitions[0]
         self.high_watermark = data.high_watermark
         if data.snapshot_id.end_offset >= 0:
             await self._load_snapshot(SnapshotId(data.snapshot_id.end_offset, data.snapshot_id.epoch))
@@ -109,12 +109,12 @@ class MetadataObserver:
         # A starting node must not publish topics that the log after the snapshot deletes.
         self._caught_up = self._caught_up or snapshot.end_offset >= self.high_watermark
         self._loader.adopt(state, snapshot.end_offset - 1, snapshot.epoch, more=not self._caught_up)
-        log.info("the metadata up to offset %d comes from a snapshot of %d bytes", snapshot.end_offset, len(data))
+        log.info("loaded the metadata up to offset %d from a snapshot of %d bytes", snapshot.end_offset, len(data))
 
     async def _fetch_snapshot(self, snapshot: SnapshotId) -> bytes:
         data = bytearray()
         while True:
-            answer: FetchSnapshotResponse = await self._channel.request(
+            response: FetchSnapshotResponse = await self._channel.request(
                 FetchSnapshotRequest(
                     cluster_id=self._cluster_id,
                     replica_id=self._node_id,
@@ -135,10 +135,10 @@ class MetadataObserver:
                     ],
                 )
             )
-            code = answer.error_code or answer.topics[0].partitions[0].error_code
+            code = response.error_code or response.topics[0].partitions[0].error_code
             if code != ErrorCode.NONE:
-                raise HeadraceError(f"the controller answered {ErrorCode(code).name} for a snapshot")
-            part = answer.topics[0].partitions[0]
+                raise HeadraceError(f"the controller responded with {ErrorCode(code).name} to a fetch of a snapshot")
+            part = response.topics[0].partitions[0]
             if part.size > SNAPSHOT_BYTES_MAX or part.position != len(data):
                 raise HeadraceError(f"a snapshot of {part.size} bytes at {part.position}; at most {SNAPSHOT_BYTES_MAX}")
             records = part.unaligned_records

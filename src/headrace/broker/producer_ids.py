@@ -21,32 +21,32 @@ class ProducerIds:
         self._next = 0
         self._end = 0
         self._following: tuple[int, int] | None = None  # the next block: first id, and the id after its last
-        self._asking: asyncio.Task[None] | None = None
+        self._requesting: asyncio.Task[None] | None = None
 
     async def allocate(self) -> int:
         while self._next == self._end:
             if self._following is not None:
                 (self._next, self._end), self._following = self._following, None
             else:
-                await asyncio.shield(self._ask())
+                await asyncio.shield(self._request_block())
         producer_id = self._next
         self._next += 1
         if self._end - self._next < PREFETCH_WHEN_LEFT and self._following is None:
-            self._ask()
+            self._request_block()
         return producer_id
 
-    def _ask(self) -> asyncio.Task[None]:
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._fetch_block())
-            self._asking.add_done_callback(
+    def _request_block(self) -> asyncio.Task[None]:
+        if self._requesting is None or self._requesting.done():
+            self._requesting = asyncio.create_task(self._fetch_block())
+            self._requesting.add_done_callback(
                 lambda task: task.cancelled() or task.exception()
             )  # a prefetch may fail: allocate() requests a block again and then raises
-        return self._asking
+        return self._requesting
 
     async def _fetch_block(self) -> None:
-        answer: AllocateProducerIdsResponse = await self._channel.request(
+        response: AllocateProducerIdsResponse = await self._channel.request(
             AllocateProducerIdsRequest(broker_id=self._node_id, broker_epoch=self._broker_epoch())
         )
-        if answer.error_code != ErrorCode.NONE:
-            raise KafkaError(ErrorCode(answer.error_code), "the controller gave no producer ids")
-        self._following = (answer.producer_id_start, answer.producer_id_start + answer.producer_id_len)
+        if response.error_code != ErrorCode.NONE:
+            raise KafkaError(ErrorCode(response.error_code), "the controller gave no producer ids")
+        self._following = (response.producer_id_start, response.producer_id_start + response.producer_id_len)

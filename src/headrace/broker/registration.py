@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+
+from msgspec import Struct
 
 from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.base.ids import NodeId, Uuid
@@ -21,6 +23,21 @@ RETRY_S = 0.05
 CONTROLLED_SHUTDOWN_S_MAX = 30.0
 
 
+class BrokerIdentity(Struct, frozen=True):
+    """What a broker registers itself as."""
+
+    node_id: NodeId
+    cluster_id: str
+    incarnation_id: Uuid  # new for each start of the process
+    rack: str | None
+    features: Mapping[str, tuple[int, int]]  # supported range of levels by name
+
+
+class HeartbeatTimes(Struct, frozen=True):
+    interval_s: float
+    failure_timeout_s: float  # how long a failed directory may stay unreported before the node stops
+
+
 class Registration:
     """Registers this broker and sends its heartbeats.
 
@@ -30,32 +47,22 @@ class Registration:
     def __init__(
         self,
         channel: ControllerChannel,
-        node_id: NodeId,
-        cluster_id: str,
-        incarnation_id: Uuid,
+        identity: BrokerIdentity,
+        times: HeartbeatTimes,
         endpoints: Callable[[], Sequence[Endpoint]],
-        features: dict[str, tuple[int, int]],
-        rack: str | None,
         directories: Directories,
         metadata_offset: Callable[[], int],
-        heartbeat_s: float,
-        failure_timeout_s: float,
         give_up: Callable[[StorageFailed], None],
     ) -> None:
         self._channel = channel
-        self._node_id = node_id
-        self._cluster_id = cluster_id
-        self._incarnation_id = incarnation_id
+        self._identity = identity
+        self._times = times
         self._endpoints = endpoints
-        self._features = features
-        self._rack = rack
         self._directories = directories
         self._metadata_offset = metadata_offset
-        self._heartbeat_s = heartbeat_s
-        self._failure_timeout_s = failure_timeout_s
         self._give_up = give_up
-        self._told_offline: set[Uuid] = set()
-        self._untold_since_s: float | None = None
+        self._reported_offline: set[Uuid] = set()
+        self._unreported_since_s: float | None = None
         self._urgent = asyncio.Event()
         self.broker_epoch = -1
         self.fenced = True
@@ -65,11 +72,11 @@ class Registration:
 
         `previous_broker_epoch` proves that the last shutdown was clean; -1 means that it was not.
         """
-        answer: BrokerRegistrationResponse = await self._channel.request(
+        response: BrokerRegistrationResponse = await self._channel.request(
             BrokerRegistrationRequest(
-                broker_id=self._node_id,
-                cluster_id=self._cluster_id,
-                incarnation_id=self._incarnation_id,
+                broker_id=self._identity.node_id,
+                cluster_id=self._identity.cluster_id,
+                incarnation_id=self._identity.incarnation_id,
                 listeners=[
                     BrokerRegistrationRequest.Listener(
                         name=endpoint.name,
@@ -81,16 +88,18 @@ class Registration:
                 ],
                 features=[
                     BrokerRegistrationRequest.Feature(name=name, min_supported_version=low, max_supported_version=high)
-                    for name, (low, high) in sorted(self._features.items())
+                    for name, (low, high) in sorted(self._identity.features.items())
                 ],
-                rack=self._rack,
+                rack=self._identity.rack,
                 log_dirs=self._directories.online_ids(),
                 previous_broker_epoch=previous_broker_epoch,
             )
         )
-        if answer.error_code != ErrorCode.NONE:
-            raise KafkaError(ErrorCode(answer.error_code), f"the controller refused to register broker {self._node_id}")
-        self.broker_epoch = answer.broker_epoch
+        if response.error_code != ErrorCode.NONE:
+            raise KafkaError(
+                ErrorCode(response.error_code), f"the controller refused to register broker {self._identity.node_id}"
+            )
+        self.broker_epoch = response.broker_epoch
         self.fenced = True
 
     async def become_active(self) -> None:
@@ -104,35 +113,38 @@ class Registration:
         """Send heartbeats until cancelled, and register again whenever the controller refuses one."""
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._urgent.wait(), self._heartbeat_s)
+                await asyncio.wait_for(self._urgent.wait(), self._times.interval_s)
             self._urgent.clear()
             try:
                 await self._heartbeat()
             except KafkaError as error:
-                log.warning("heartbeat refused (%s): registering again", error)
+                log.warning("the controller refused a heartbeat of this broker (%s); registering again", error)
                 await self._again()
             except (OSError, HeadraceError) as error:
-                log.warning("no heartbeat reached the controller: %s", error)
-            self._check_told()
+                log.warning(
+                    "a heartbeat of this broker did not reach the controller: %s; sending the next one as usual", error
+                )
+            self._check_reported()
 
-    def _check_told(self) -> None:
+    def _check_reported(self) -> None:
         """Give up if a failed directory has been unreported for longer than the failure timeout.
 
         Until the controller knows of the failure, it elects no other leader for the partitions in that directory.
         """
         now_s = asyncio.get_running_loop().time()
-        if self._told_offline.issuperset(self._directories.offline_ids()):
-            self._untold_since_s = None
-        elif self._untold_since_s is None:
-            self._untold_since_s = now_s
-        elif now_s - self._untold_since_s > self._failure_timeout_s:
+        if self._reported_offline.issuperset(self._directories.offline_ids()):
+            self._unreported_since_s = None
+        elif self._unreported_since_s is None:
+            self._unreported_since_s = now_s
+        elif now_s - self._unreported_since_s > self._times.failure_timeout_s:
             self._give_up(
                 StorageFailed(
-                    f"a directory has failed, and the controller could not be told for {self._failure_timeout_s:.0f} s"
+                    f"a failed log directory could not be reported to the controller for"
+                    f" {self._times.failure_timeout_s:.0f} s (log.dir.failure.timeout.ms)"
                 )
             )
 
-    def hurry(self) -> None:
+    def heartbeat_now(self) -> None:
         """Send the next heartbeat now, because there is something to report."""
         self._urgent.set()
 
@@ -141,7 +153,7 @@ class Registration:
             await self.register(self.broker_epoch)
             await self.become_active()
         except (OSError, HeadraceError) as error:
-            log.warning("registering again failed, next try with the next heartbeat: %s", error)
+            log.warning("this broker could not register again: %s; trying again after the next heartbeat", error)
 
     async def leave(self) -> None:
         """Request a controlled shutdown and wait until the controller has moved leadership away.
@@ -150,19 +162,20 @@ class Registration:
         """
         deadline = asyncio.get_running_loop().time() + CONTROLLED_SHUTDOWN_S_MAX
         while asyncio.get_running_loop().time() < deadline:
-            answer = await self._heartbeat(want_shut_down=True)
-            if answer.should_shut_down:
+            response = await self._heartbeat(want_shut_down=True)
+            if response.should_shut_down:
                 return
             await asyncio.sleep(0)
         log.warning(
-            "the controller did not let this broker go within %.0f s; stopping anyway", CONTROLLED_SHUTDOWN_S_MAX
+            "the controller did not move leadership away from this broker within %.0f s; stopping anyway",
+            CONTROLLED_SHUTDOWN_S_MAX,
         )
 
     async def _heartbeat(self, *, want_shut_down: bool = False) -> BrokerHeartbeatResponse:
         offline = self._directories.offline_ids()
-        answer: BrokerHeartbeatResponse = await self._channel.request(
+        response: BrokerHeartbeatResponse = await self._channel.request(
             BrokerHeartbeatRequest(
-                broker_id=self._node_id,
+                broker_id=self._identity.node_id,
                 broker_epoch=self.broker_epoch,
                 current_metadata_offset=self._metadata_offset(),
                 want_shut_down=want_shut_down,
@@ -170,8 +183,8 @@ class Registration:
                 cordoned_log_dirs=self._directories.cordoned_ids(),
             )
         )
-        if answer.error_code != ErrorCode.NONE:
-            raise KafkaError(ErrorCode(answer.error_code), "heartbeat")
-        self.fenced = answer.is_fenced
-        self._told_offline.update(offline)
-        return answer
+        if response.error_code != ErrorCode.NONE:
+            raise KafkaError(ErrorCode(response.error_code), "heartbeat")
+        self.fenced = response.is_fenced
+        self._reported_offline.update(offline)
+        return response

@@ -29,12 +29,12 @@ from headrace.statemachine.transactional import MarkerRecord
 log = logging.getLogger(__name__)
 
 LOAD_SLICE_S = 0.004
-LOAD_TOLD_S = 1.0  # loads that take longer are logged
+SLOW_LOAD_S = 1.0  # loads that take longer are logged
 LOAD_AGAIN_S = 5.0
 TIMER_S_MIN = 0.001
 NO_LEADERSHIP = -1
 
-Answer = TypeVar("Answer")
+Response = TypeVar("Response")
 MachineType = TypeVar("MachineType", bound=Machine[Any, Any])
 
 
@@ -71,8 +71,8 @@ class Shard(Generic[MachineType]):
                 is_whole = await self._load_slice(pieces)
             await asyncio.sleep(0)
         took = self._loop.time() - began
-        if took > LOAD_TOLD_S:
-            log.info("%s is loaded: %d records in %.1f s", self.name, self._loaded, took)
+        if took > SLOW_LOAD_S:
+            log.info("loaded %s: %d records in %.1f s", self.name, self._loaded, took)
         self.runtime.lead(self._clock.now_ms())
         self._set_alarm()
 
@@ -86,8 +86,8 @@ class Shard(Generic[MachineType]):
                 return False
         return True
 
-    def submit(self, request: Any, tell: Callable[[Any, Exception | None], None]) -> None:
-        self.runtime.submit(request, self._clock.now_ms(), tell)
+    def submit(self, request: Any, reply: Callable[[Any, Exception | None], None]) -> None:
+        self.runtime.submit(request, self._clock.now_ms(), reply)
         self._set_alarm()
 
     def arm(self, timer: Hashable, at_ms: int) -> None:
@@ -179,11 +179,15 @@ class Coordination(Generic[MachineType]):
         except NotLeader:
             self._lost(index, shard)
         except CorruptData as error:
-            log.error("%s cannot be loaded: %s; what it coordinates is out of reach", shard.name, error)
+            log.error(
+                "%s cannot be loaded: %s; its groups or transactions are unavailable until it is repaired",
+                shard.name,
+                error,
+            )
             self._broken[index] = str(error)
         except (KafkaError, OSError) as error:
             log.error(
-                "%s cannot be read: %s; what it coordinates is out of reach, in %g s it is tried again",
+                "%s cannot be read: %s; its groups or transactions are unavailable, trying again in %g s",
                 shard.name,
                 error,
                 LOAD_AGAIN_S,
@@ -310,8 +314,8 @@ class Coordination(Generic[MachineType]):
         return future
 
     def glance(
-        self, name: str, look: Callable[[MachineType, Any, int, Arm], Answer | None], request: Any
-    ) -> Answer | None:
+        self, name: str, look: Callable[[MachineType, Any, int, Arm], Response | None], request: Any
+    ) -> Response | None:
         """Return what `look` finds without a decision, or None if the request has to be decided.
 
         This is for requests that come ten thousand times a second and change nothing but timers.
@@ -326,7 +330,7 @@ class Coordination(Generic[MachineType]):
         """Submit the request to every loaded shard and ignore the responses."""
         for index in sorted(self._shards):
             if self._shards[index].runtime.leading:
-                self._shards[index].submit(request, lambda answer, error: None)
+                self._shards[index].submit(request, lambda response, error: None)
 
     def _shard(self, index: int) -> Shard[MachineType]:
         shard = self._shards.get(index)
@@ -339,11 +343,11 @@ class Coordination(Generic[MachineType]):
         return shard
 
 
-def _settle(future: asyncio.Future[Any], answer: Any, error: Exception | None) -> None:
+def _settle(future: asyncio.Future[Any], response: Any, error: Exception | None) -> None:
     if future.done():
         return
     if error is None:
-        future.set_result(answer)
+        future.set_result(response)
     elif isinstance(error, NotLeader):
         future.set_exception(KafkaError(ErrorCode.NOT_COORDINATOR))
     elif isinstance(error, KafkaError) and error.code in APPEND_ERRORS:
@@ -352,7 +356,7 @@ def _settle(future: asyncio.Future[Any], answer: Any, error: Exception | None) -
         future.set_exception(error)
 
 
-def _settle_end(future: asyncio.Future[None], answer: None, error: Exception | None) -> None:
+def _settle_end(future: asyncio.Future[None], response: None, error: Exception | None) -> None:
     if future.done():
         return
     if error is None:

@@ -62,13 +62,13 @@ class TopicCreation:
         ]
         request = CreateTopicsRequest(topics=topics)
         try:
-            answer: CreateTopicsResponse = await self._forwarding.forward(request, CREATE_VERSION, peer, client_id)
+            response: CreateTopicsResponse = await self._forwarding.send(request, CREATE_VERSION, peer, client_id)
         except (OSError, HeadraceError):
             return dict.fromkeys(names, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        errors = {topic.name: ErrorCode(topic.error_code) for topic in answer.topics}
-        made = [name for name, code in errors.items() if code in _EXISTS]
-        await self.wait_until(lambda image: all(name in image.topics for name in made))
-        return {name: code for name, code in errors.items() if name not in made}
+        errors = {topic.name: ErrorCode(topic.error_code) for topic in response.topics}
+        created = [name for name, code in errors.items() if code in _EXISTS]
+        await self.wait_until(lambda image: all(name in image.topics for name in created))
+        return {name: code for name, code in errors.items() if name not in created}
 
     async def create_internal(self, name: str) -> None:
         """Create a coordinator's topic; concurrent calls for the same topic share one request.
@@ -83,11 +83,13 @@ class TopicCreation:
 
     async def _create_internal(self, topic: CreateTopicsRequest.CreatableTopic) -> None:
         try:
-            answer: CreateTopicsResponse = await self._channel.request(CreateTopicsRequest(topics=[topic]))
+            response: CreateTopicsResponse = await self._channel.request(CreateTopicsRequest(topics=[topic]))
         except (OSError, HeadraceError) as error:
-            log.warning("internal topic %s was not created, the next client will try again: %s", topic.name, error)
+            log.warning(
+                "internal topic %s was not created: %s; the next request that needs it tries again", topic.name, error
+            )
             return
-        result = answer.topics[0]
+        result = response.topics[0]
         code = ErrorCode(result.error_code)
         if code not in _EXISTS:
             log.warning("internal topic %s was not created: %s %s", topic.name, code.name, result.error_message or "")

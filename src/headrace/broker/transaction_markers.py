@@ -23,12 +23,12 @@ log = logging.getLogger(__name__)
 
 PAUSE_S = 0.02
 PAUSE_S_MAX = 1.0
-NOBODY = -1
+NO_LEADER = -1
 # Errors which mean that another coordinator has taken over the transaction or has ended it.
-OVERTAKEN = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
+FENCED_CODES = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
 
 
-class Overtaken(Exception):
+class Superseded(Exception):
     """Another coordinator, or a later term of this one, is responsible for the transaction."""
 
 
@@ -56,16 +56,16 @@ class MarkerSender:
         self._under_way[markers.transactional_id] = task
         task.add_done_callback(self._ended)
 
-    async def ended(self, transactional_id: str, patience_s: float) -> None:
-        """Wait until this broker has delivered the latest markers of the id, for at most `patience_s`.
+    async def ended(self, transactional_id: str, timeout_s: float) -> None:
+        """Wait until this broker has delivered the latest markers of the id, for at most `timeout_s`.
 
-        If this broker is delivering none, another one may be: then wait for the whole `patience_s`.
+        If this broker is delivering none, another one may be: then wait for the whole `timeout_s`.
         """
         task = self._under_way.get(transactional_id)
         if task is None:
-            await asyncio.sleep(patience_s)
+            await asyncio.sleep(timeout_s)
         else:
-            await asyncio.wait([task], timeout=patience_s)
+            await asyncio.wait([task], timeout=timeout_s)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         transactional_id = self._tasks.pop(task)
@@ -73,7 +73,12 @@ class MarkerSender:
             del self._under_way[transactional_id]
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            log.critical("markers of a transaction were given up: %r", error, exc_info=error)
+            log.critical(
+                "the markers of transactional id %s could not be delivered: %r; they are sent again after a restart",
+                transactional_id,
+                error,
+                exc_info=error,
+            )
 
     def cancel(self) -> None:
         for task in self._tasks:
@@ -94,26 +99,36 @@ class MarkerSender:
         pause_s = PAUSE_S
         try:
             self._check(coordination, markers, term)
-            while left := await self._tell(markers, epoch, left):
+            while left := await self._send_to_leaders(markers, epoch, left):
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, PAUSE_S_MAX)
                 self._check(coordination, markers, term)
             while not await self._finish(coordination, markers, term):
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, PAUSE_S_MAX)
-        except Overtaken as reason:
-            log.info("markers of %s, producer %d: %s", markers.transactional_id, markers.producer_id, reason)
+        except Superseded as reason:
+            log.info(
+                "stopped sending the markers of transactional id %s, producer %d: %s",
+                markers.transactional_id,
+                markers.producer_id,
+                reason,
+            )
 
-    async def _tell(self, markers: Markers, epoch: int, partitions: set[TopicPartition]) -> set[TopicPartition]:
+    async def _send_to_leaders(
+        self, markers: Markers, epoch: int, partitions: set[TopicPartition]
+    ) -> set[TopicPartition]:
         """Send the markers to all leaders and return the partitions that have to be retried."""
         by_leader = self._by_leader(partitions)
         if len(by_leader) == 1:
-            ((leader, asked),) = by_leader.items()
-            return await self._ask(leader, markers, epoch, asked)
-        answers = await asyncio.gather(
-            *(self._ask(leader, markers, epoch, asked) for leader, asked in sorted(by_leader.items()))
+            ((leader, of_leader),) = by_leader.items()
+            return await self._send_to_leader(leader, markers, epoch, of_leader)
+        left_by_leader = await asyncio.gather(
+            *(
+                self._send_to_leader(leader, markers, epoch, of_leader)
+                for leader, of_leader in sorted(by_leader.items())
+            )
         )
-        return set().union(*answers)
+        return set().union(*left_by_leader)
 
     def _by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
         """Group partitions by leader, leaving out deleted ones, which need no marker."""
@@ -125,22 +140,24 @@ class MarkerSender:
                 found.setdefault(topic.partitions[partition.partition].leader, []).append(partition)
         return found
 
-    async def _ask(
+    async def _send_to_leader(
         self, leader: int, markers: Markers, epoch: int, partitions: list[TopicPartition]
     ) -> set[TopicPartition]:
-        if leader == NOBODY:
+        if leader == NO_LEADER:
             return set(partitions)
         try:
-            answer: WriteTxnMarkersResponse = await self._brokers.request(leader, _request(markers, epoch, partitions))
+            response: WriteTxnMarkersResponse = await self._brokers.request(
+                leader, _request(markers, epoch, partitions)
+            )
         except ConnectionError:
             return set(partitions)
         left = set(partitions)
-        for result in answer.markers:
+        for result in response.markers:
             for topic in result.topics:
                 for one in topic.partitions:
                     code = ErrorCode(one.error_code)
-                    if code in OVERTAKEN:
-                        raise Overtaken(f"{topic.name}-{one.partition_index} says {code.name}")
+                    if code in FENCED_CODES:
+                        raise Superseded(f"{topic.name}-{one.partition_index} responded with {code.name}")
                     if code is ErrorCode.NONE:
                         left.discard(TopicPartition(topic.name, one.partition_index))
         return left
@@ -150,7 +167,11 @@ class MarkerSender:
         try:
             await coordination.decide(markers.transactional_id, markers.written())
         except KafkaError as error:
-            log.warning("the end of %s could not be written: %s; it is tried again", markers.transactional_id, error)
+            log.warning(
+                "the end of the transaction of %s could not be written: %s; trying again",
+                markers.transactional_id,
+                error,
+            )
             return False
         return True
 
@@ -161,7 +182,7 @@ class MarkerSender:
         Must be called AFTER each pause: before transaction version 2, a late marker would end the producer's next transaction.
         """
         if coordination.term_of(markers.transactional_id) != term:
-            raise Overtaken("its coordinator is another, or another term")
+            raise Superseded("this broker no longer coordinates it in the same term")
 
 
 def _request(markers: Markers, epoch: int, partitions: list[TopicPartition]) -> WriteTxnMarkersRequest:

@@ -15,13 +15,13 @@ from headrace.coordinators.partitioning import TRANSACTIONS_TOPIC, coordinator_p
 from headrace.metadata.image import Image
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 
-NOBODY = -1
+NO_LEADER = -1
 
 
 class CoordinatorVerifier:
     """Sends AddPartitionsToTxn to the coordinator, and retries while the previous transaction is still ending.
 
-    `patience_s` returns the pause between two attempts and the total time to keep trying. `ended` returns after such a pause, or earlier
+    `retry_times_s` returns the pause between two attempts and the total time to keep trying. `ended` returns after such a pause, or earlier
     once the transaction is known to have ended.
     """
 
@@ -30,13 +30,13 @@ class CoordinatorVerifier:
         image: Callable[[], Image],
         brokers: BrokerChannel,
         loop: asyncio.AbstractEventLoop,
-        patience_s: Callable[[], tuple[float, float]],
+        retry_times_s: Callable[[], tuple[float, float]],
         ended: Callable[[str, float], Awaitable[None]],
     ) -> None:
         self._image = image
         self._brokers = brokers
         self._loop = loop
-        self._patience_s = patience_s
+        self._retry_times_s = retry_times_s
         self._ended = ended
 
     async def verify(
@@ -62,33 +62,33 @@ class CoordinatorVerifier:
                 )
             ]
         )
-        pause_s, patience_s = self._patience_s()
-        deadline = self._loop.time() + patience_s
+        pause_s, timeout_s = self._retry_times_s()
+        deadline = self._loop.time() + timeout_s
         while True:
-            codes = await self._ask(transactional_id, request, partitions)
+            codes = await self._send(transactional_id, request, partitions)
             is_ending = add and ErrorCode.CONCURRENT_TRANSACTIONS in codes.values()
             if not is_ending or self._loop.time() + pause_s > deadline:
                 return codes
             # The previous transaction is about to end: retrying here is cheaper than making the client retry.
             await self._ended(transactional_id, pause_s)
 
-    async def _ask(
+    async def _send(
         self, transactional_id: str, request: AddPartitionsToTxnRequest, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
         topic = self._image().topics.get(TRANSACTIONS_TOPIC)
-        leader = NOBODY
+        leader = NO_LEADER
         if topic is not None:
             leader = topic.partitions[coordinator_partition(transactional_id, len(topic.partitions))].leader
         try:
-            if leader == NOBODY:
+            if leader == NO_LEADER:
                 return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            answer: AddPartitionsToTxnResponse = await self._brokers.request(leader, request)
+            response: AddPartitionsToTxnResponse = await self._brokers.request(leader, request)
         except ConnectionError:
             return dict.fromkeys(partitions, ErrorCode.NETWORK_EXCEPTION)
-        whole = ErrorCode(answer.error_code)
+        whole = ErrorCode(response.error_code)
         found = {
             TopicPartition(result.name, one.partition_index): ErrorCode(one.partition_error_code)
-            for transaction in answer.results_by_transaction
+            for transaction in response.results_by_transaction
             for result in transaction.topic_results
             for one in result.results_by_partition
         }

@@ -5,49 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from random import Random
 
 from msgspec.structs import replace
 
-from headrace.api.admin.acls import AclsApi
-from headrace.api.admin.alter_configs import AlterConfigsApi
-from headrace.api.admin.client_quotas import ClientQuotasApi
-from headrace.api.admin.describe_cluster import ClusterApi
-from headrace.api.admin.describe_configs import ConfigsApi
-from headrace.api.admin.forwarded import ForwardedApi
-from headrace.api.admin.log_dirs import LogDirsApi
-from headrace.api.admin.telemetry import TelemetryApi
-from headrace.api.admin.user_scram_credentials import ScramApi
-from headrace.api.api_versions import VersionsApi
-from headrace.api.data.delete_records import RecordsApi
-from headrace.api.data.fetch import FetchApi
-from headrace.api.data.list_offsets import OffsetsApi
-from headrace.api.data.produce import ProduceApi
+from headrace.api.api_versions import ApiVersionsApi
 from headrace.api.data.produce_single import SingleProduce
-from headrace.api.groups.classic_groups import GroupsApi
-from headrace.api.groups.consumer_groups import ConsumerGroupsApi
-from headrace.api.groups.find_coordinator import FindCoordinatorApi
-from headrace.api.groups.offset_commit import CommittedOffsetsApi
-from headrace.api.table import broker_table
-from headrace.api.topics.create_topics import TopicsApi
-from headrace.api.topics.describe_topic_partitions import TopicPagesApi
-from headrace.api.topics.metadata import MetadataApi
-from headrace.api.transactions.add_partitions_to_txn import TransactionsApi
-from headrace.api.transactions.describe_transactions import TransactionReadsApi
-from headrace.api.transactions.init_producer_id import ProducersApi
-from headrace.api.transactions.txn_offset_commit import TransactionalOffsetsApi
-from headrace.api.transactions.write_txn_markers import MarkersApi
-from headrace.base.clock import Clock
+from headrace.api.table import make_table
 from headrace.base.errors import HeadraceError
 from headrace.base.ids import new_uuid
-from headrace.base.metrics import Metrics
 from headrace.broker.authorization import AclPublisher, find_credential
 from headrace.broker.background import Background, Intervals
 from headrace.broker.client_telemetry import ClientTelemetry
 from headrace.broker.controller_channel import LocalChannel
 from headrace.broker.directory_assignments import DirectoryAssignments
 from headrace.broker.dynamic_options import PRODUCER_EXPIRY, DynamicOptions
-from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.forwarding import Forwarding
 from headrace.broker.group_metadata import GroupMetadataPublisher
 from headrace.broker.log_cleaner import LogCleaner
@@ -56,13 +27,15 @@ from headrace.broker.metrics.partition_metrics import PartitionMetrics
 from headrace.broker.metrics.topic_metrics import TopicMetrics
 from headrace.broker.observer import MetadataObserver
 from headrace.broker.producer_ids import ProducerIds
-from headrace.broker.registration import Registration
+from headrace.broker.registration import BrokerIdentity, HeartbeatTimes, Registration
 from headrace.broker.topic_creation import TopicCreation
 from headrace.coordinators.internal_topics import internal_topics
 from headrace.metadata.image import Image
-from headrace.metadata.loader import MetadataLoader
+from headrace.metadata.loader import MetadataLoader, Publisher
 from headrace.metadata.records import CORDONED_LEVEL
 from headrace.metadata.state import KRAFT_VERSION, METADATA_VERSION
+from headrace.node.broker_apis import BrokerParts, make_broker_apis
+from headrace.node.context import NodeContext
 from headrace.node.coordinator_wiring import Coordinators
 from headrace.node.feature_levels import SUPPORTED_FEATURES
 from headrace.node.listeners import open_listeners
@@ -92,237 +65,166 @@ BROKER_RECOVERS, BROKER_RUNS = 2, 3
 
 
 class BrokerRole:
-    def __init__(
-        self,
-        settings: Settings,
-        directories: Directories,
-        controller: FrameHandler,
-        clock: Clock,
-        chance: Random,
-        loop: asyncio.AbstractEventLoop,
-        metrics: Metrics,
-        cluster_id: str,
-    ) -> None:
+    def __init__(self, context: NodeContext, directories: Directories, controller: FrameHandler) -> None:
+        settings = context.settings
+        self._context = context
         self._settings = settings
-        self._loop = loop
-        self._metrics = metrics
+        self._loop = context.loop
         self._listeners: list[Listener] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self._channel = channel = LocalChannel(lambda: controller, f"broker-{settings.node_id}")
+        self._channel = LocalChannel(lambda: controller, f"broker-{settings.node_id}")
         self._options = DynamicOptions(settings.values, settings.explicit, settings.node_id)
-        self.replicas = Replicas(
-            directories,
-            settings.node_id,
-            self._options.topic_defaults,
-            settings.number("producer.id.expiration.ms"),
-            clock,
-            chance,
-            loop,
-        )
-        forwarding = Forwarding(channel)
+        self.replicas = _make_replicas(context, directories, self._options)
+        self._forwarding = Forwarding(self._channel)
         self._creation = TopicCreation(
-            channel, forwarding, lambda: self.image, self.replicas.settle, internal_topics(settings.values)
+            self._channel, self._forwarding, self._get_image, self.replicas.settle, internal_topics(settings.values)
         )
         self._authorizer = make_authorizer(settings)
         self._security = SecurityOfListeners(
             settings,
-            clock.now_ms,
-            chance,
+            context.clock.now_ms,
+            context.random,
             lambda mechanism, user: find_credential(self.image, mechanism, user),
             authority_of(self._authorizer),
         )
-        acls = [] if self._authorizer is None else [AclPublisher(self._authorizer)]
-        self._single_produce = SingleProduce(self.replicas, clock, loop, metrics)
+        self._single_produce = SingleProduce(self.replicas, context.clock, context.loop, context.metrics)
         self._client_series = ClientSeries()
-        self._telemetry = ClientTelemetry(self._client_series, settings.number("telemetry.max.bytes"), chance)
+        self._telemetry = ClientTelemetry(self._client_series, settings.number("telemetry.max.bytes"), context.random)
         self._coordinators = Coordinators(
-            settings,
-            self._options,
-            lambda: self.image,
-            self.replicas,
-            lambda: self.dispatcher,
-            clock,
-            chance,
-            loop,
-            metrics,
+            context, self._options, self._get_image, self.replicas, lambda: self.dispatcher
         )
         self.groups = self._coordinators.groups
         self.transactions = self._coordinators.transactions
-        self._loader = MetadataLoader(
-            [
-                *acls,
-                # BEFORE the replicas, which are opened with these options.
-                self._options,
-                self.replicas,
-                self._creation,
-                self._single_produce,
-                self._telemetry,
-                IsrMetrics(metrics, settings.node_id),
-                GroupMetadataPublisher(self.groups),
-            ]
-        )
-        self._observer = MetadataObserver(channel, self._loader, settings.node_id, cluster_id)
-        self.registration = Registration(
-            channel,
-            settings.node_id,
-            cluster_id,
-            new_uuid(chance),
-            lambda: settings.endpoints(self.bound_ports),
-            SUPPORTED_FEATURES,
-            settings.text("broker.rack"),
-            directories,
-            lambda: self.image.offset,
-            settings.number("broker.heartbeat.interval.ms") / 1000,
-            settings.number("log.dir.failure.timeout.ms") / 1000,
-            self.replicas.stop_node,
-        )
-        self.replicas.on_directory_failed = self.registration.hurry
+        self._loader = MetadataLoader(self._publishers())
+        self._observer = MetadataObserver(self._channel, self._loader, settings.node_id, context.cluster_id)
+        self.registration = self._make_registration(directories)
+        self.replicas.on_directory_failed = self.registration.heartbeat_now
         directories.may_cordon = lambda: self.image.features.get(METADATA_VERSION, 0) >= CORDONED_LEVEL
         self._assignments = DirectoryAssignments(
-            channel, settings.node_id, self.replicas, lambda: self.registration.broker_epoch
+            self._channel, settings.node_id, self.replicas, lambda: self.registration.broker_epoch
         )
-        self._moves = self._make_moves(directories, clock, chance)
-        self._options.subscribe(self._take_over)
-        self._options.subscribe(lambda values: self._security.take_over(self._options.layers().dynamic))
-        self._background = background = self._make_background(clock)
-        self._cleaner = LogCleaner(
-            self.replicas,
-            lambda: self._options.values,
-            clock,
-            chance,
-            loop,
-            metrics,
-            lambda: background.checkpoint([CLEANER_CHECKPOINT]),
-        )
+        self._moves = self._make_moves(directories)
+        self._background = _make_background(context, self.replicas)
+        self._cleaner = self._make_cleaner()
+        self._options.subscribe(self._apply_options)
+        self._options.subscribe(lambda values: self._security.apply(self._options.layers().dynamic))
         self._options.subscribe(lambda values: self._cleaner.wake())
-        producer_ids = ProducerIds(channel, settings.node_id, lambda: self.registration.broker_epoch)
-        self.dispatcher = self._make_dispatcher(forwarding, producer_ids, clock, chance, cluster_id)
+        self.dispatcher = self._make_dispatcher()
 
-    def _make_moves(self, directories: Directories, clock: Clock, chance: Random) -> DirMoves:
+    def _get_image(self) -> Image:
+        return self._loader.image
+
+    def _publishers(self) -> list[Publisher]:
+        """Return what receives each new metadata image, in this order."""
+        return [
+            *([] if self._authorizer is None else [AclPublisher(self._authorizer)]),
+            # BEFORE the replicas, which are opened with these options.
+            self._options,
+            self.replicas,
+            self._creation,
+            self._single_produce,
+            self._telemetry,
+            IsrMetrics(self._context.metrics, self._settings.node_id),
+            GroupMetadataPublisher(self.groups),
+        ]
+
+    def _make_registration(self, directories: Directories) -> Registration:
+        settings = self._settings
+        return Registration(
+            self._channel,
+            BrokerIdentity(
+                node_id=settings.node_id,
+                cluster_id=self._context.cluster_id,
+                incarnation_id=new_uuid(self._context.random),
+                rack=settings.text("broker.rack"),
+                features=SUPPORTED_FEATURES,
+            ),
+            HeartbeatTimes(
+                interval_s=settings.number("broker.heartbeat.interval.ms") / 1000,
+                failure_timeout_s=settings.number("log.dir.failure.timeout.ms") / 1000,
+            ),
+            lambda: settings.endpoints(self.bound_ports),
+            directories,
+            lambda: self.image.offset,
+            self.replicas.stop_node,
+        )
+
+    def _make_moves(self, directories: Directories) -> DirMoves:
         return DirMoves(
             self.replicas,
             directories,
-            clock,
-            chance,
+            self._context.clock,
+            self._context.random,
             self._loop,
             lambda: self._options.number("replica.alter.log.dirs.io.max.bytes.per.second"),
         )
 
-    def _make_background(self, clock: Clock) -> Background:
-        settings = self._settings
-        return Background(
+    def _make_cleaner(self) -> LogCleaner:
+        context = self._context
+        return LogCleaner(
             self.replicas,
-            clock,
-            self._loop,
-            self._metrics,
-            Intervals(
-                high_watermark_ms=settings.number("replica.high.watermark.checkpoint.interval.ms"),
-                recovery_point_ms=settings.number("log.flush.offset.checkpoint.interval.ms"),
-                log_start_ms=settings.number("log.flush.start.offset.checkpoint.interval.ms"),
-                retention_ms=settings.number("log.retention.check.interval.ms"),
-                producer_expiry_ms=settings.number("producer.id.expiration.check.interval.ms"),
-                flush_ms=settings.number("log.flush.scheduler.interval.ms"),
-                first_ms=settings.number("log.initial.task.delay.ms"),
-            ),
+            lambda: self._options.values,
+            context.clock,
+            context.random,
+            context.loop,
+            context.metrics,
+            lambda: self._background.checkpoint([CLEANER_CHECKPOINT]),
         )
 
-    def _make_dispatcher(
-        self, forwarding: Forwarding, producer_ids: ProducerIds, clock: Clock, chance: Random, cluster_id: str
-    ) -> Dispatcher:
-        settings = self._settings
+    def _make_dispatcher(self) -> Dispatcher:
+        context = self._context
+        parts = BrokerParts(
+            image=self._get_image,
+            options=self._options,
+            replicas=self.replicas,
+            moves=self._moves,
+            forwarding=self._forwarding,
+            creation=self._creation,
+            coordinators=self._coordinators,
+            producer_ids=ProducerIds(self._channel, self._settings.node_id, lambda: self.registration.broker_epoch),
+            telemetry=self._telemetry,
+            client_series=self._client_series,
+            authorizer=self._authorizer,
+        )
+        self._versions = ApiVersionsApi(lambda: table, self._get_image, SUPPORTED_FEATURES)
+        table = make_table([self._versions, *make_broker_apis(context, parts)])
+        self._export_metrics()
+        return Dispatcher(table, self._versions.unsupported, context.metrics, context.loop, self._single_produce.handle)
 
-        def image() -> Image:
-            return self.image
-
-        coordinators = self._coordinators
-        offsets_partitions = settings.number("offsets.topic.num.partitions")
-        transactions = TransactionsApi(coordinators.transactions, producer_ids, image, offsets_partitions)
-        sessions = FetchSessions(chance, settings.number("max.incremental.fetch.session.cache.slots"))
-        self._metrics.gauge(
-            "kafka_server_fetchsessioncache_numincrementalfetchsessions",
-            "Open fetch sessions.",
-            lambda: float(len(sessions)),
-        )
-        self._versions = versions = VersionsApi(
-            lambda: table, image, SUPPORTED_FEATURES, telemetry_wanted=lambda: self._telemetry.is_wanted
-        )
-        table = broker_table(
-            versions=versions,
-            produce=ProduceApi(
-                self.replicas,
-                image,
-                clock,
-                self._loop,
-                coordinators.verifier,
-                coordinators.is_verifying,
-            ),
-            fetch=FetchApi(self.replicas, sessions, image, self._loop, settings.number("fetch.max.bytes")),
-            offsets=OffsetsApi(self.replicas),
-            metadata=MetadataApi(
-                image, self._creation, settings.node_id, cluster_id, settings.flag("auto.create.topics.enable")
-            ),
-            topics=TopicsApi(forwarding, self._creation, deletion_enabled=settings.flag("delete.topic.enable")),
-            producers=ProducersApi(producer_ids, transactions),
-            coordinator=FindCoordinatorApi(image, self._creation, settings.node_id, self.groups, self.transactions),
-            committed=CommittedOffsetsApi(self.groups, image),
-            groups=GroupsApi(self.groups),
-            consumer_groups=ConsumerGroupsApi(
-                self.groups,
-                image,
-                is_enabled="consumer" in settings.texts("group.coordinator.rebalance.protocols"),
-            ),
-            cluster=ClusterApi(image, settings.node_id, cluster_id),
-            configs=ConfigsApi(image, self._options, settings.node_id),
-            alter_configs=AlterConfigsApi(image, self._options, forwarding, settings.node_id),
-            records=RecordsApi(self.replicas, clock),
-            pages=TopicPagesApi(image, settings.number("max.request.partition.size.limit")),
-            log_dirs=LogDirsApi(self.replicas, self.replicas.directories, self._moves, self._loop),
-            quotas=ClientQuotasApi(image),
-            forwarded=ForwardedApi(forwarding, self._creation),
-            acls=AclsApi(lambda: self.image.acls.values(), forwarding, self._creation, self._authorizer),
-            scram=ScramApi(lambda: self.image.scram, forwarding, self._creation),
-            telemetry=TelemetryApi(self._telemetry, self._client_series, self._metrics, self._loop),
-            transactions=transactions,
-            transaction_reads=TransactionReadsApi(coordinators.transactions, clock),
-            transactional_offsets=TransactionalOffsetsApi(
-                self.groups, image, coordinators.verifier, coordinators.is_verifying
-            ),
-            markers=MarkersApi(self.replicas, clock, self.groups.end_transaction),
-            unstable_versions=settings.flag("unstable.api.versions.enable"),
-        )
-        self._metrics.gauge(
+    def _export_metrics(self) -> None:
+        metrics = self._context.metrics
+        metrics.gauge(
             "kafka_log_logmanager_offlinelogdirectorycount",
             "Directories of log.dirs that have failed.",
             lambda: float(self.replicas.directories.offline_count()),
         )
-        self._metrics.gauge(
+        metrics.gauge(
             "kafka_server_kafkaserver_brokerstate",
             "Kafka's number for the state of a broker: 2 while it recovers, 3 while it serves.",
             lambda: float(BROKER_RECOVERS if self.registration.fenced else BROKER_RUNS),
         )
-        self._metrics.texts += [
+        metrics.texts += [
             TopicMetrics(self.replicas.traffic).expose,
-            PartitionMetrics(self.replicas, image).expose,
-            RequestTimes(self._metrics, self._loop.time).expose,
+            PartitionMetrics(self.replicas, self._get_image).expose,
+            RequestTimes(metrics, self._loop.time).expose,
         ]
-        return Dispatcher(table, versions.unsupported, self._metrics, self._loop, self._single_produce.handle)
 
-    def _take_over(self, values: Mapping[str, Value]) -> None:
+    def _apply_options(self, values: Mapping[str, Value]) -> None:
         """Apply dynamic options to the components that keep a copy of them."""
         self.replicas.expire_producers_after(self._options.number(PRODUCER_EXPIRY))
         cordoned = values["cordoned.log.dirs"]
         if isinstance(cordoned, list) and self.replicas.directories.cordon(cordoned):
-            self.registration.hurry()
+            self.registration.heartbeat_now()
         for listener in self._listeners:
             if not self._settings.has_listener_option(listener.settings.name, "max.connections"):
                 limit = self._options.number("max.connections")
                 listener.settings = replace(listener.settings, connections_max=limit)
 
-    async def _learn_kraft_version(self) -> None:
-        ask = ApiVersionsRequest(client_software_name="headrace", client_software_version="0.1.0")
-        answer: ApiVersionsResponse = await self._channel.request(ask)
+    async def _fetch_kraft_version(self) -> None:
+        request = ApiVersionsRequest(client_software_name="headrace", client_software_version="0.1.0")
+        response: ApiVersionsResponse = await self._channel.request(request)
         self._versions.kraft_version = next(
-            (one.max_version_level for one in answer.finalized_features if one.name == KRAFT_VERSION), 0
+            (one.max_version_level for one in response.finalized_features if one.name == KRAFT_VERSION), 0
         )
 
     @property
@@ -336,10 +238,10 @@ class BrokerRole:
     async def start(self, previous_broker_epoch: int) -> None:
         """Start, and return when clients are served and every partition that this broker leads is open."""
         self._listeners = await open_listeners(
-            self._settings, self._settings.broker_listeners, self.dispatcher, self._metrics, self._security
+            self._settings, self._settings.broker_listeners, self.dispatcher, self._context.metrics, self._security
         )
         self.dispatcher.warm(WARM)
-        await self._learn_kraft_version()
+        await self._fetch_kraft_version()
         await self.registration.register(previous_broker_epoch)
         self._tasks.append(self._loop.create_task(self._observer.run()))
         await self._caught_up()
@@ -372,7 +274,9 @@ class BrokerRole:
         try:
             await self.registration.leave()
         except (OSError, HeadraceError) as error:
-            log.warning("the controller could not be told of the stop: %s", error)
+            log.warning(
+                "the shutdown of this broker could not be reported to the controller: %s; stopping anyway", error
+            )
         self._cancel()
         await self._coordinators.stop()
         await self._cleaner.stop()
@@ -398,3 +302,31 @@ class BrokerRole:
     def _cancel(self) -> None:
         for task in self._tasks:
             task.cancel()
+
+
+def _make_replicas(context: NodeContext, directories: Directories, options: DynamicOptions) -> Replicas:
+    return Replicas(
+        directories,
+        context.settings.node_id,
+        options.topic_defaults,
+        context.settings.number("producer.id.expiration.ms"),
+        context.clock,
+        context.random,
+        context.loop,
+    )
+
+
+def _make_background(context: NodeContext, replicas: Replicas) -> Background:
+    return Background(replicas, context.clock, context.loop, context.metrics, _intervals(context.settings))
+
+
+def _intervals(settings: Settings) -> Intervals:
+    return Intervals(
+        high_watermark_ms=settings.number("replica.high.watermark.checkpoint.interval.ms"),
+        recovery_point_ms=settings.number("log.flush.offset.checkpoint.interval.ms"),
+        log_start_ms=settings.number("log.flush.start.offset.checkpoint.interval.ms"),
+        retention_ms=settings.number("log.retention.check.interval.ms"),
+        producer_expiry_ms=settings.number("producer.id.expiration.check.interval.ms"),
+        flush_ms=settings.number("log.flush.scheduler.interval.ms"),
+        first_ms=settings.number("log.initial.task.delay.ms"),
+    )

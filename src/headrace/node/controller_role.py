@@ -5,26 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from random import Random
 from typing import Any
 
 from headrace.api.admin.acls import ControllerAclsApi
 from headrace.api.admin.describe_cluster import ControllerClusterApi
 from headrace.api.admin.user_scram_credentials import ControllerScramApi
-from headrace.api.api_versions import VersionsApi
+from headrace.api.api_versions import ApiVersionsApi
 from headrace.api.controller.admin_requests import ControllerAdminApi
 from headrace.api.controller.broker_requests import ControllerApi
 from headrace.api.controller.foreign_brokers import ForeignBrokers
 from headrace.api.controller.quorum_requests import Endpoints, QuorumApi
-from headrace.api.table import controller_table
-from headrace.base.clock import Clock
-from headrace.base.metrics import Metrics
+from headrace.api.sasl import SaslApi
+from headrace.api.table import make_table
 from headrace.controller.acls import AclFollower, committed_acls
 from headrace.controller.context import ControllerContext
 from headrace.controller.controller import Controller
 from headrace.controller.metrics import ControllerMetrics
 from headrace.metadata.image import Image
 from headrace.metadata.state import KRAFT_VERSION
+from headrace.node.context import NodeContext
 from headrace.node.feature_levels import SUPPORTED_FEATURES
 from headrace.node.formatting import read_bootstrap
 from headrace.node.listeners import open_listeners
@@ -53,86 +52,73 @@ LOAD_SLICE_S = 0.005
 
 
 class ControllerRole:
-    def __init__(
-        self,
-        settings: Settings,
-        files: Files,
-        clock: Clock,
-        chance: Random,
-        loop: asyncio.AbstractEventLoop,
-        metrics: Metrics,
-        cluster_id: str,
-    ) -> None:
-        self._settings = settings
-        self._clock = clock
-        self._loop = loop
-        self._metrics = metrics
+    def __init__(self, node: NodeContext, files: Files) -> None:
+        self._node = node
+        self._settings = settings = node.settings
+        self._clock = node.clock
+        self._loop = node.loop
+        self._metrics = node.metrics
         self._listeners: list[Listener] = []
         self._ticker: asyncio.Task[None] | None = None
         directory = f"{settings.metadata_dir}/{METADATA_PARTITION}"
-        self._stored = stored = open_metadata(
+        self._stored = open_metadata(
             files,
             directory,
             settings.number("metadata.log.segment.bytes"),
             settings.number("metadata.log.segment.ms"),
-            clock,
+            node.clock,
         )
-        check_voters(stored.voters, settings.node_id)
-        voters = Voters(frozenset({settings.node_id}))
-        store = ElectionStore(files, directory, voters.ids)
-        raft = RaftNode(settings.node_id, voters, store.load(), stored.log.end_offset)
-        self.driver = QuorumDriver(raft, stored.log, store, loop, stored.first_control())
-        context = ControllerContext(
-            cluster_id=cluster_id,
-            chance=chance,
-            static=settings.static_texts(),
-            settings=settings.values,
-            list_options={
-                name: option.text(option.default) or ""
-                for name, option in NODE_OPTIONS.items()
-                if option.kind is Kind.LIST
-            },
-            supported_features={**SUPPORTED_FEATURES, KRAFT_VERSION: (0, stored.voters.kraft_version)},
-            node_id=settings.node_id,
-            kraft_version=stored.voters.kraft_version,
-            num_partitions=settings.number("num.partitions"),
-            replication_factor=settings.number("default.replication.factor"),
-            session_timeout_ms=settings.number("broker.session.timeout.ms"),
-        )
+        check_voters(self._stored.voters, settings.node_id)
+        self.driver = self._make_driver(files, directory)
+        context = _make_context(node, self._stored.voters.kraft_version)
         self._machine = Controller(context, read_bootstrap(files, settings.metadata_dir))
         self._authorizer = make_authorizer(settings)
         self._authority = authority_of(self._authorizer)
-        self._security = SecurityOfListeners(settings, clock.now_ms, chance, context.find_credential, self._authority)
+        self._security = SecurityOfListeners(
+            settings, node.clock.now_ms, node.random, context.find_credential, self._authority
+        )
         self._snapshotter = Snapshotter(
             self.driver,
-            stored.snapshots,
+            self._stored.snapshots,
             context.committed_state,
             lambda: self._stored.voters,
-            SnapshotPolicy(
-                bytes_between=settings.number("metadata.log.max.record.bytes.between.snapshots"),
-                interval_ms=settings.number("metadata.log.max.snapshot.interval.ms"),
-                retention_bytes=settings.number("metadata.max.retention.bytes"),
-                retention_ms=settings.number("metadata.max.retention.ms"),
-            ),
-            clock,
-            loop,
+            _snapshot_policy(settings),
+            node.clock,
+            node.loop,
         )
-        self._wire(cluster_id)
-        metrics.texts.append(ControllerMetrics(context, lambda: self.driver.is_leader).expose)
-
-    def _wire(self, cluster_id: str) -> None:
         # QuorumApi subscribes to commits BEFORE the journal does: observers are sent a change before its author gets a response.
-        context = self._machine.context
-        quorum = QuorumApi(
+        quorum = self._make_quorum_api()
+        self._journal = QuorumJournal(self.driver, lambda: context.metadata_version)
+        self.runtime: Runtime[Any, Any] = Runtime(self._machine, self._journal)
+        if self._authorizer is not None:
+            # AFTER the journal: the tables commit a change BEFORE the authorizer reads it.
+            self._acls = AclFollower(context, self._authorizer)
+            self._machine.on_applied = self._acls.applied
+            self._journal.on_committed(self._acls.committed)
+        self.dispatcher = self._make_dispatcher(quorum)
+        node.metrics.texts.append(ControllerMetrics(context, lambda: self.driver.is_leader).expose)
+
+    def _make_driver(self, files: Files, directory: str) -> QuorumDriver:
+        node_id, stored = self._settings.node_id, self._stored
+        voters = Voters(frozenset({node_id}))
+        store = ElectionStore(files, directory, voters.ids)
+        raft = RaftNode(node_id, voters, store.load(), stored.log.end_offset)
+        return QuorumDriver(raft, stored.log, store, self._loop, stored.first_control())
+
+    def _make_quorum_api(self) -> QuorumApi:
+        return QuorumApi(
             self.driver,
             self._stored.snapshots,
-            cluster_id,
+            self._node.cluster_id,
             lambda: directory_of(self._stored.voters, self._settings.node_id),
             self._endpoints,
             self._clock,
             self._loop,
         )
-        api = ControllerApi(
+
+    def _make_dispatcher(self, quorum: QuorumApi) -> Dispatcher:
+        context, node = self._machine.context, self._node
+        controller = ControllerApi(
             lambda: self.runtime,
             self._clock,
             self._loop,
@@ -141,29 +127,25 @@ class ControllerRole:
             self._authority,
             ForeignBrokers(self._settings.node_id, self._loop.time),
         )
-        self._journal = QuorumJournal(self.driver, lambda: context.metadata_version)
-        self.runtime: Runtime[Any, Any] = Runtime(self._machine, self._journal)
-        if self._authorizer is not None:
-            # AFTER the journal: the tables commit a change BEFORE the authorizer reads it.
-            self._acls = AclFollower(context, self._authorizer)
-            self._machine.on_applied = self._acls.applied
-            self._journal.on_committed(self._acls.committed)
-        versions = VersionsApi(
-            lambda: self._table,
+        versions = ApiVersionsApi(
+            lambda: table,
             lambda: Image(self.driver.high_watermark - 1, features=self._committed_features()),
             SUPPORTED_FEATURES,
             self._stored.voters.kraft_version,
         )
-        self._table = controller_table(
-            versions=versions,
-            controller=api,
-            admin=ControllerAdminApi(api.decide),
-            quorum=quorum,
-            cluster=ControllerClusterApi(self._settings.node_id, cluster_id, self._endpoints),
-            acls=ControllerAclsApi(lambda: committed_acls(context).values(), api.decide, self._authorizer),
-            scram=ControllerScramApi(context.committed_scram, api.decide),
+        table = make_table(
+            [
+                versions,
+                quorum,
+                controller,
+                ControllerAdminApi(controller.decide),
+                ControllerClusterApi(self._settings.node_id, node.cluster_id, self._endpoints),
+                ControllerAclsApi(lambda: committed_acls(context).values(), controller.decide, self._authorizer),
+                ControllerScramApi(context.committed_scram, controller.decide),
+                SaslApi(),
+            ]
         )
-        self.dispatcher = Dispatcher(self._table, versions.unsupported, self._metrics, self._loop)
+        return Dispatcher(table, versions.unsupported, self._metrics, self._loop)
 
     def _committed_features(self) -> dict[str, int]:
         return self._machine.context.committed_features()
@@ -235,3 +217,31 @@ class ControllerRole:
             self._ticker.cancel()
         for listener in self._listeners:
             listener.stop()
+
+
+def _make_context(node: NodeContext, kraft_version: int) -> ControllerContext:
+    settings = node.settings
+    return ControllerContext(
+        cluster_id=node.cluster_id,
+        chance=node.random,
+        static=settings.static_texts(),
+        settings=settings.values,
+        list_options={
+            name: option.text(option.default) or "" for name, option in NODE_OPTIONS.items() if option.kind is Kind.LIST
+        },
+        supported_features={**SUPPORTED_FEATURES, KRAFT_VERSION: (0, kraft_version)},
+        node_id=settings.node_id,
+        kraft_version=kraft_version,
+        num_partitions=settings.number("num.partitions"),
+        replication_factor=settings.number("default.replication.factor"),
+        session_timeout_ms=settings.number("broker.session.timeout.ms"),
+    )
+
+
+def _snapshot_policy(settings: Settings) -> SnapshotPolicy:
+    return SnapshotPolicy(
+        bytes_between=settings.number("metadata.log.max.record.bytes.between.snapshots"),
+        interval_ms=settings.number("metadata.log.max.snapshot.interval.ms"),
+        retention_bytes=settings.number("metadata.max.retention.bytes"),
+        retention_ms=settings.number("metadata.max.retention.ms"),
+    )

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from random import Random
 
-from headrace.base.clock import Clock
-from headrace.base.metrics import Metrics
 from headrace.broker.broker_channel import OwnBroker
 from headrace.broker.dynamic_options import DynamicOptions
 from headrace.broker.metrics.group_lag import GroupLag
@@ -24,7 +21,7 @@ from headrace.coordinators.transaction.records import decode_transaction_record,
 from headrace.coordinators.transaction.settings import transaction_settings
 from headrace.coordinators.transaction.shard import TransactionShard
 from headrace.metadata.image import Image
-from headrace.node.settings import Settings
+from headrace.node.context import NodeContext
 from headrace.replication.replicas import Replicas
 from headrace.server.frames import MessageHandler
 
@@ -40,21 +37,18 @@ class Coordinators:
 
     def __init__(
         self,
-        settings: Settings,
+        context: NodeContext,
         options: DynamicOptions,
         image: Callable[[], Image],
         replicas: Replicas,
         dispatcher: Callable[[], MessageHandler],
-        clock: Clock,
-        chance: Random,
-        loop: asyncio.AbstractEventLoop,
-        metrics: Metrics,
     ) -> None:
+        settings, clock, loop = context.settings, context.clock, context.loop
         self._options = options
         brokers = OwnBroker(settings.node_id, dispatcher)
         self.groups = Coordination(
             GROUPS_TOPIC,
-            lambda: GroupShard(GROUP_ROOMS, group_settings(settings.values), image, chance),
+            lambda: GroupShard(GROUP_ROOMS, group_settings(settings.values), image, context.random),
             encode_group_record,
             decode_group_record,
             image,
@@ -77,12 +71,12 @@ class Coordinators:
             loop,
         )
         self._markers.coordination = self.transactions
-        self.verifier = CoordinatorVerifier(image, brokers, loop, self._patience_s, self._markers.ended)
+        self.verifier = CoordinatorVerifier(image, brokers, loop, self._retry_times_s, self._markers.ended)
         replicas.on_led[GROUPS_TOPIC] = self.groups.elected
         replicas.on_led[TRANSACTIONS_TOPIC] = self.transactions.elected
-        GroupLag(self.groups, replicas, clock, metrics)
+        GroupLag(self.groups, replicas, clock, context.metrics)
 
-    def _patience_s(self) -> tuple[float, float]:
+    def _retry_times_s(self) -> tuple[float, float]:
         number = self._options.number
         return (
             number("add.partitions.to.txn.retry.backoff.ms") / 1000,

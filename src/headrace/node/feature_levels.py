@@ -55,7 +55,7 @@ def release_level(text: str) -> int:
     release = re.fullmatch(r"(\d+\.\d+)(\.\d+)?", text)
     names = [name for name in RELEASE_LEVELS if name == text or (release and name.startswith(f"{release[1]}-"))]
     if not names:
-        raise ConfigError(f"--release-version {text}: unknown; this version knows {', '.join(RELEASE_LEVELS)}")
+        raise ConfigError(f"--release-version {text}: unknown; supported are {', '.join(RELEASE_LEVELS)}")
     return RELEASE_LEVELS[names[-1]]
 
 
@@ -89,7 +89,7 @@ def _feature(text: str) -> tuple[str, int]:
     if not equals or not re.fullmatch(r"-?\d{1,5}", number.strip()):
         raise ConfigError(f"--feature {text!r}: expected NAME=LEVEL, for example {TRANSACTION}=2")
     if name not in SUPPORTED_FEATURES:
-        raise ConfigError(f"--feature {name}: unknown; this version knows {', '.join(SUPPORTED_FEATURES)}")
+        raise ConfigError(f"--feature {name}: unknown; supported are {', '.join(SUPPORTED_FEATURES)}")
     (low, high), level = SUPPORTED_FEATURES[name], int(number)
     if not low <= level <= high:
         raise ConfigError(f"--feature {name}={level}: the level must be from {low} to {high}")

@@ -23,8 +23,8 @@ BOOTSTRAP_FILE = "bootstrap.checkpoint"
 BOOTSTRAP_BYTES_MAX = 16 << 20
 
 
-def new_cluster_id(chance: Random) -> str:
-    return uuid_text(new_uuid(chance))
+def new_cluster_id(random: Random) -> str:
+    return uuid_text(new_uuid(random))
 
 
 def format_log_dirs(
@@ -33,7 +33,7 @@ def format_log_dirs(
     node_id: NodeId,
     cluster_id: str,
     now_ms: int,
-    chance: Random,
+    random: Random,
     records: Sequence[Any] | None = None,
 ) -> None:
     """Format the directories that are not formatted yet. Raise ConfigError if one of them contains logs.
@@ -44,12 +44,12 @@ def format_log_dirs(
         if log_dir.meta is None:
             if log_dir.contents().partitions:
                 raise ConfigError(
-                    f"log.dirs: {log_dir.path} holds logs but no meta.properties: whose they are is unknown"
+                    f"log.dirs: {log_dir.path} has logs but no meta.properties, so their cluster and node are unknown"
                 )
             if log_dir.path == metadata_dir:
                 data = encode_bootstrap(bootstrap_records() if records is None else records, now_ms)
                 write_atomically(log_dir.files, f"{log_dir.path}/{BOOTSTRAP_FILE}", data)
-            log_dir.format(MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=new_uuid(chance)))
+            log_dir.format(MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=new_uuid(random)))
 
 
 def bootstrap_records(levels: Mapping[str, int] | None = None, users: Sequence[ScramUser] = ()) -> list[Any]:

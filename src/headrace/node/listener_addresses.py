@@ -11,7 +11,7 @@ from headrace.base.errors import ConfigError
 from headrace.options.table import Value
 
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
-EVERYWHERE = ("0.0.0.0", "::")
+ALL_INTERFACES = ("0.0.0.0", "::")
 _PORT_MAX = 65535
 _ADDRESS = re.compile(
     r"(?P<name>[A-Za-z0-9_-]+)://(?:\[(?P<six>[0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|(?P<host>[\w.-]*)):(?P<port>[0-9]{1,5})\Z",
@@ -35,7 +35,7 @@ def parse_addresses(option: str, texts: Sequence[str]) -> tuple[ListenerAddress,
     found = tuple(_parse(option, text) for text in texts)
     names = [address.name for address in found]
     if len(set(names)) != len(names):
-        raise ConfigError(f"{option}: each name may stand there once, got {','.join(names)}")
+        raise ConfigError(f"{option}: each name may appear only once, got {','.join(names)}")
     return found
 
 
@@ -44,7 +44,7 @@ def _parse(option: str, text: str) -> ListenerAddress:
     if match is None or int(match["port"]) > _PORT_MAX:
         raise ConfigError(
             f"{option}: {text!r} is not of the form NAME://host:port with a port up to {_PORT_MAX};"
-            " an IPv6 address stands in brackets: NAME://[::1]:9092"
+            " write an IPv6 address in brackets: NAME://[::1]:9092"
         )
     return ListenerAddress(match["name"].upper(), match["six"] or match["host"] or "", int(match["port"]))
 
@@ -53,10 +53,10 @@ def check_advertised(advertised: Sequence[ListenerAddress], names: Sequence[str]
     for address in advertised:
         if address.name not in names:
             raise ConfigError(f"advertised.listeners: {address.name} is not among listeners ({','.join(names)})")
-        if address.host in EVERYWHERE:
+        if address.host in ALL_INTERFACES:
             what = "advertised.listeners" if explicit else "advertised.listeners is not set, and listeners"
             raise ConfigError(
-                f"{what} says {address.host} for {address.name}, to which nobody can connect:"
+                f"{what} names {address.host} for {address.name}, an address that clients cannot connect to:"
                 f" write advertised.listeners={address.name}://<a name of this machine>:{address.port}"
             )
 
@@ -86,7 +86,9 @@ def protocols_of(
     for name in names:
         if name not in mapped:
             why = (
-                f"; beside {secured[0]} it is not PLAINTEXT by default" if secured and name in controller_names else ""
+                f"; it is not PLAINTEXT by default, because {secured[0]} is secured"
+                if secured and name in controller_names
+                else ""
             )
             entries = ",".join(
                 f"{other}:{mapped.get(other, secured[0] if secured else 'PLAINTEXT')}" for other in names

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from headrace.base.clock import Clock
 from headrace.base.metrics import Metrics
 from headrace.node.broker_role import BrokerRole
+from headrace.node.context import NodeContext
 from headrace.node.controller_role import ControllerRole
 from headrace.node.formatting import format_log_dirs, new_cluster_id
 from headrace.node.security import check_security
@@ -31,7 +32,7 @@ class Ports(Struct):
 
     files: Files
     clock: Clock
-    chance: Random
+    random: Random
     loop: asyncio.AbstractEventLoop
     metrics: Metrics = field(default_factory=Metrics)
 
@@ -60,9 +61,9 @@ class Node:
         )
         try:
             known = next((log_dir.meta.cluster_id for log_dir in log_dirs if log_dir.meta is not None), None)
-            cluster_id = known or new_cluster_id(ports.chance)
+            cluster_id = known or new_cluster_id(ports.random)
             format_log_dirs(
-                log_dirs, settings.metadata_dir, settings.node_id, cluster_id, ports.clock.now_ms(), ports.chance
+                log_dirs, settings.metadata_dir, settings.node_id, cluster_id, ports.clock.now_ms(), ports.random
             )
             cordoned = settings.values["cordoned.log.dirs"]
             assert isinstance(cordoned, list)
@@ -95,21 +96,11 @@ class Node:
 
     async def _start(self) -> None:
         settings, ports = self.settings, self._ports
-        self.controller = ControllerRole(
-            settings, ports.files, ports.clock, ports.chance, ports.loop, ports.metrics, self.cluster_id
-        )
+        context = NodeContext(settings, self.cluster_id, ports.clock, ports.random, ports.loop, ports.metrics)
+        self.controller = ControllerRole(context, ports.files)
         self._roles.append(self.controller)
         await self.controller.start()
-        self.broker = BrokerRole(
-            settings,
-            self._directories,
-            self.controller.dispatcher,
-            ports.clock,
-            ports.chance,
-            ports.loop,
-            ports.metrics,
-            self.cluster_id,
-        )
+        self.broker = BrokerRole(context, self._directories, self.controller.dispatcher)
         self._roles.append(self.broker)
         await self._unless_failed(self.broker.start(self._previous_epoch))
         listener = settings.text("headrace.http.listener")
@@ -183,7 +174,9 @@ class Node:
                 log.error("%s cannot be marked as closed: %s; the next start will check its logs", log_dir.path, error)
         if len(clean) < len(self._directories.all()):
             # The contents of a failed disk are unknown: the next start has to check them.
-            log.warning("not all of log.dirs could be closed: those are not marked as clean")
+            log.warning(
+                "some of log.dirs could not be closed and are not marked as clean; the next start will check their logs"
+            )
         close_log_dirs(self._directories.all())
 
     async def kill(self) -> None:

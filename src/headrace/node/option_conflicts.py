@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from headrace.broker.dynamic_options import cleaner_buffer_complaint
+from headrace.broker.dynamic_options import cleaner_buffer_problem
 from headrace.options.table import Value
 
 # In order of precedence: a name has an effect only if none before it is set.
@@ -21,7 +21,7 @@ _AT_MOST = (
 )
 
 PROTOCOLS = "group.coordinator.rebalance.protocols"
-_OF_CONSUMER_GROUPS = ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms")
+_CONSUMER_GROUP_OPTIONS = ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms")
 
 
 def conflicts(values: Mapping[str, Value], explicit: Collection[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -37,7 +37,7 @@ def conflicts(values: Mapping[str, Value], explicit: Collection[str]) -> Iterato
     protocols = values[PROTOCOLS]
     if not isinstance(protocols, list) or "classic" not in protocols:
         yield f"{PROTOCOLS} must have classic: it cannot be disabled", (PROTOCOLS,)
-    wrong = cleaner_buffer_complaint(values)
+    wrong = cleaner_buffer_problem(values)
     if wrong is not None:
         yield wrong, ("log.cleaner.dedupe.buffer.size", "log.cleaner.threads")
     delay, idle = "connection.failed.authentication.delay.ms", "connections.max.idle.ms"
@@ -70,7 +70,7 @@ def _bounds(values: Mapping[str, Value]) -> Iterator[tuple[str, str]]:
     for name in values:
         if name.startswith("group.") and ".min." in name and (most := name.replace(".min.", ".max.")) in values:
             yield name, most
-    for name in _OF_CONSUMER_GROUPS:
+    for name in _CONSUMER_GROUP_OPTIONS:
         yield f"group.consumer.min.{name}", f"group.consumer.{name}"
         yield f"group.consumer.{name}", f"group.consumer.max.{name}"
     yield "group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms"

@@ -63,8 +63,8 @@ def _warn_of_open_controllers(settings: Settings) -> None:
     for listener in settings.controller_listeners:
         if settings.protocols[listener.name] == "PLAINTEXT":
             log.warning(
-                "listener.security.protocol.map: %s is PLAINTEXT, and there is no authorizer.class.name: whoever can connect to"
-                " it may change users, topics and configs without a login; secure it, or bind it to a private address",
+                "listener.security.protocol.map: %s is PLAINTEXT, and there is no authorizer.class.name: every client that can connect"
+                " to it may change users, topics and configs without a login; secure it, or bind it to a private address",
                 listener.name,
             )
 
@@ -93,13 +93,13 @@ class SecurityOfListeners:
         self,
         settings: Settings,
         now_ms: Callable[[], int],
-        chance: Random,
+        random: Random,
         lookup: CredentialLookup,
         authority: Authority,
     ) -> None:
         self._settings = settings
         self._now_ms = now_ms
-        self._chance = chance
+        self._random = random
         self._lookup = lookup
         self._authority = authority
         self._tls: dict[str, Tls] = {}
@@ -112,7 +112,7 @@ class SecurityOfListeners:
         sasl = self._sasl(address.name) if protocol.startswith("SASL") else None
         return Security(tls, sasl, self._authority)
 
-    def take_over(self, dynamic: Mapping[str, str]) -> None:
+    def apply(self, dynamic: Mapping[str, str]) -> None:
         """Apply key stores and trust stores that were set dynamically (listener.name.<listener>.ssl.…)."""
         stores = {
             name: text for name, text in dynamic.items() if ".ssl.keystore." in name or ".ssl.truststore." in name
@@ -130,7 +130,7 @@ class SecurityOfListeners:
         settings = self._settings
         mechanisms = _texts(settings, listener, "sasl.enabled.mechanisms")
         if not mechanisms:
-            raise ConfigError(f"sasl.enabled.mechanisms: {listener} speaks SASL and needs at least one")
+            raise ConfigError(f"sasl.enabled.mechanisms: {listener} uses SASL and needs at least one")
         passwords: dict[str, str] = {}
         for mechanism in mechanisms:
             if mechanism == PLAIN:
@@ -142,12 +142,12 @@ class SecurityOfListeners:
                     f"sasl.enabled.mechanisms of {listener}: {mechanism} is not supported;"
                     f" write {PLAIN}, {' or '.join(SCRAM_MECHANISMS)}"
                 )
-        secret = self._chance.randbytes(SECRET_BYTES)
+        secret = self._random.randbytes(SECRET_BYTES)
 
         def exchange(mechanism: str) -> Exchange:
             if mechanism == PLAIN:
                 return PlainExchange(passwords)
-            return ScramExchange(SCRAM_MECHANISMS[mechanism], self._lookup, secret, self._chance)
+            return ScramExchange(SCRAM_MECHANISMS[mechanism], self._lookup, secret, self._random)
 
         return SaslSettings(
             mechanisms=tuple(mechanisms),
@@ -199,7 +199,7 @@ def _check_store(settings: Settings, listener: str, store: str) -> None:
         )
     if _text(settings, listener, f"ssl.{store}.password"):
         raise ConfigError(
-            f"ssl.{store}.password of {listener}: a PEM file has none; ssl.key.password is that of the key"
+            f"ssl.{store}.password of {listener}: a PEM file has no password; ssl.key.password is for the private key"
         )
 
 
@@ -210,7 +210,7 @@ def _client_auth(settings: Settings, listener: str) -> str:
         own = f"listener.name.{listener.lower()}.ssl.client.auth"
         if own not in settings.listener_values:
             if value != "none":
-                log.warning("ssl.client.auth does not count for %s, which speaks SASL; %s would", listener, own)
+                log.warning("ssl.client.auth has no effect on %s, which uses SASL; %s would have one", listener, own)
             return "none"
     return value
 
@@ -226,7 +226,7 @@ def _ciphers(settings: Settings, listener: str) -> tuple[tuple[str, ...], tuple[
         spoken = {"TLSv1.3": bool(modern), "TLSv1.2": len(modern) < len(suites)}
         protocols = [protocol for protocol in protocols if spoken[protocol]]
     if not protocols:
-        raise ConfigError(f"ssl.enabled.protocols and ssl.cipher.suites of {listener} leave no version of TLS")
+        raise ConfigError(f"ssl.enabled.protocols and ssl.cipher.suites of {listener} exclude every version of TLS")
     try:
         return tuple(protocols), tuple(openssl_name(suite) for suite in suites if suite not in TLS_1_3)
     except ValueError as error:
@@ -237,7 +237,7 @@ def _plain_users(settings: Settings, listener: str) -> dict[str, str]:
     login = _login(settings, listener, PLAIN)
     if login is None:
         raise ConfigError(
-            f"{listener} speaks SASL PLAIN: listener.name.{listener.lower()}.plain.sasl.jaas.config must name its users:"
+            f"{listener} uses SASL PLAIN: listener.name.{listener.lower()}.plain.sasl.jaas.config must name its users:"
             f' {PLAIN_MODULE} required user_alice="password";'
         )
     if login.module != PLAIN_MODULE:

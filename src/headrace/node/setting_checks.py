@@ -63,7 +63,7 @@ def find_node_id(values: Mapping[str, Value]) -> NodeId:
     if node_id is None:
         node_id = old
     elif isinstance(old, int) and old not in (-1, node_id):
-        raise ConfigError(f"broker.id={old} and node.id={node_id} are two names of one thing: write only node.id")
+        raise ConfigError(f"broker.id={old} and node.id={node_id} are two names of the same option: set only node.id")
     if not isinstance(node_id, int) or node_id < 0:
         raise ConfigError("node.id must be set to a number of at least 0")
     return NodeId(node_id)
@@ -74,7 +74,7 @@ def find_directories(values: Mapping[str, Value]) -> tuple[tuple[str, ...], str]
     if not dirs:
         raise ConfigError("log.dirs must name at least one directory")
     if len(set(dirs)) != len(dirs):
-        raise ConfigError(f"log.dirs: each directory may stand there once, got {','.join(dirs)}")
+        raise ConfigError(f"log.dirs: each directory may appear only once, got {','.join(dirs)}")
     chosen = values["metadata.log.dir"]
     metadata_dir = (chosen.rstrip("/") or "/") if isinstance(chosen, str) and chosen else dirs[0]
     if metadata_dir not in dirs:
@@ -105,8 +105,8 @@ def _controller_names(values: Mapping[str, Value], names: Sequence[str]) -> list
     for name in wanted if names else ():
         if name not in names:
             log.warning(
-                "controller.listener.names: %s is not among listeners (%s), so the controller of this node is reached"
-                " from within only; to open a door for it write %s://localhost:9093 there, with a free port",
+                "controller.listener.names: %s is not among listeners (%s), so the controller of this node can be"
+                " reached only from inside the process; to make it reachable, add %s://localhost:9093 (or another free port)",
                 name,
                 ",".join(names),
                 name,

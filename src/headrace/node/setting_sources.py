@@ -62,7 +62,7 @@ def read_properties(file: Path) -> dict[str, str]:
 def _parse_file(file: Path) -> dict[str, tuple[str, int]]:
     try:
         if file.stat().st_size > FILE_BYTES_MAX:
-            raise ConfigError(f"{file} has more than {FILE_BYTES_MAX} bytes: this is no settings file")
+            raise ConfigError(f"{file} has more than {FILE_BYTES_MAX} bytes: this is not a settings file")
         return parse_property_lines(file.read_text(), str(file))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} cannot be read: {error}") from error

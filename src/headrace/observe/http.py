@@ -38,7 +38,12 @@ class HttpEndpoint:
         try:
             self._server = await asyncio.start_server(self._serve, self._host or None, self.port, limit=HEAD_BYTES_MAX)
         except OSError as error:
-            log.warning("no /metrics and /health: %s:%d cannot be bound (%s)", self._host, self.port, error.strerror)
+            log.warning(
+                "/metrics and /health are not served: %s:%d cannot be bound (%s); free the port or change headrace.http.listener",
+                self._host,
+                self.port,
+                error.strerror,
+            )
             self.port = 0
             return
         self.port = self._server.sockets[0].getsockname()[1]
@@ -50,7 +55,7 @@ class HttpEndpoint:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), READ_TIMEOUT_S)
-            status, content_type, body = await self._answer(head)
+            status, content_type, body = await self._respond(head)
             writer.write(
                 f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
                 "Connection: close\r\n\r\n".encode()
@@ -62,11 +67,11 @@ class HttpEndpoint:
         finally:
             writer.close()
 
-    async def _answer(self, head: bytes) -> tuple[str, str, bytes]:
+    async def _respond(self, head: bytes) -> tuple[str, str, bytes]:
         method, _, rest = head.partition(b" ")
         path = rest.partition(b" ")[0].partition(b"?")[0]
         if method not in (b"GET", b"HEAD"):
-            return "405 Method Not Allowed", "text/plain", b"only GET is answered\n"
+            return "405 Method Not Allowed", "text/plain", b"only GET is supported\n"
         if path == b"/metrics":
             exposition = await asyncio.get_running_loop().run_in_executor(None, _exposition)
             return "200 OK", exposition.CONTENT_TYPE, await exposition.expose(self._metrics)

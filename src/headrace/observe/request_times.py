@@ -14,10 +14,10 @@ WINDOW_S = 60.0
 QUANTILES = {"0.50": 0.5, "0.75": 0.75, "0.95": 0.95, "0.98": 0.98, "0.99": 0.99, "0.999": 0.999}
 
 # Names of the histograms, labelled by request, that the dispatcher fills.
-ANSWERED_AT_ONCE = "headrace_request_seconds"
-ANSWERED_LATER = "headrace_deferred_request_seconds"
-ANSWERED_LATER_LOCAL = "headrace_deferred_request_local_seconds"
-ANSWERED_LATER_REMOTE = "headrace_deferred_request_remote_seconds"
+IMMEDIATE_REQUEST_SECONDS = "headrace_request_seconds"
+DEFERRED_REQUEST_SECONDS = "headrace_deferred_request_seconds"
+DEFERRED_REQUEST_LOCAL_SECONDS = "headrace_deferred_request_local_seconds"
+DEFERRED_REQUEST_REMOTE_SECONDS = "headrace_deferred_request_remote_seconds"
 
 _BOUNDS = (0.0, *LATENCY_BUCKETS)  # the first bucket holds phases that took no time
 
@@ -43,11 +43,11 @@ class RecentQuantiles:
         total = sum(recent)
         return [self._quantile(recent, total * share) for share in QUANTILES.values()]
 
-    def _quantile(self, recent: Counts, wanted: float) -> float:
+    def _quantile(self, recent: Counts, target: float) -> float:
         seen, low = 0, 0.0
         for count, high in zip(recent, (*_BOUNDS, _BOUNDS[-1]), strict=True):
-            if count and seen + count >= wanted:
-                return low + (high - low) * (wanted - seen) / count
+            if count and seen + count >= target:
+                return low + (high - low) * (target - seen) / count
             seen, low = seen + count, high
         return 0.0
 
@@ -73,11 +73,14 @@ class RequestTimes:
             yield from self._phase(phase, by_request)
 
     def _times(self) -> dict[str, dict[str, Counts]]:
-        later = [self._by_request(name) for name in (ANSWERED_LATER, ANSWERED_LATER_LOCAL, ANSWERED_LATER_REMOTE)]
+        later = [
+            self._by_request(name)
+            for name in (DEFERRED_REQUEST_SECONDS, DEFERRED_REQUEST_LOCAL_SECONDS, DEFERRED_REQUEST_REMOTE_SECONDS)
+        ]
         found: dict[str, dict[str, Counts]] = dict(
             zip(("totaltimems", "localtimems", "remotetimems"), later, strict=True)
         )
-        for request, counts in self._by_request(ANSWERED_AT_ONCE).items():
+        for request, counts in self._by_request(IMMEDIATE_REQUEST_SECONDS).items():
             for phase, more in zip(found, (counts, counts, _instant(sum(counts))), strict=True):
                 found[phase][request] = _sum(found[phase].get(request), more)
         for by_request in found.values():

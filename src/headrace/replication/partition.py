@@ -9,14 +9,25 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from crc32c import crc32c
+
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import NodeId, TopicPartition, Uuid
 from headrace.options.table import LONG_MAX
-from headrace.records.batch import CODEC_MASK, HEADER_BYTES, BatchHeader, pack_header, unpack_header
+from headrace.records.batch import (
+    CODEC_MASK,
+    CRC_START,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD_BYTES,
+    BatchHeader,
+    pack_header,
+    unpack_header,
+)
 from headrace.records.compression import Codec
 from headrace.records.control import TransactionMarker, build_marker
+from headrace.records.kernel import inspect_plain_batch
 from headrace.records.recompress import TARGETS, recompress
-from headrace.records.validate_batch import Checked, check_produced_batch, needs_thread
+from headrace.records.validate_batch import Checked, check_produced_batch, needs_thread, read_produced_header
 from headrace.replication.traffic import TopicTraffic
 from headrace.replication.verification import Guard, Guards
 from headrace.storage.append import AppendInfo
@@ -36,9 +47,11 @@ DECOMPRESSED_INLINE_MAX = 1024 * 1024  # decompressed on the event loop, in abou
 AFTER_MAX_MS = LONG_MAX - 10**14  # bound of message.timestamp.after.max.ms, so that now + this fits an int64
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 
-
+CODEC_MAX = int(Codec.ZSTD)
 ALL_RECORDS = -1  # DeleteRecords: up to the high watermark
 ALL_ACKS = -1
+
+make_header = BatchHeader._make
 
 
 class ReadPlan(NamedTuple):
@@ -163,6 +176,41 @@ class Partition:
             timestamp_max=timestamp_max,
         )
         return checked if self._codec is None else self._convert(checked, header, self._codec)
+
+    def check_simple(self, batch: memoryview, now_ms: int) -> tuple[BatchHeader, int] | None:
+        """Return header and largest timestamp of a batch that can be appended as it was sent; for the short path of Produce.
+
+        Return None, or raise KafkaError, if `check` has to decide: the batch is invalid, of a transaction, to be converted, or too
+        large for the event loop. A new rule of `check` needs its counterpart here.
+        """
+        if self.compresses:
+            return None
+        inspected = inspect_plain_batch(
+            batch, self.requires_keys, now_ms - self.before_max_ms, now_ms + self.after_max_ms
+        )
+        if inspected is None:
+            return self._check_simple_compressed(batch, now_ms)
+        header = make_header(inspected[0])
+        if (
+            header.batch_length > self.log.config.max_message_bytes - LENGTH_OVERHEAD_BYTES
+            or header.base_offset
+            or crc32c(batch[CRC_START:]) != header.crc
+        ):
+            return None
+        return header, inspected[1]
+
+    def _check_simple_compressed(self, batch: memoryview, now_ms: int) -> tuple[BatchHeader, int] | None:
+        header = read_produced_header(batch)
+        if (
+            header.size != len(batch)
+            or header.size > self.log.config.max_message_bytes
+            or header.base_offset
+            or not 0 < header.attributes <= CODEC_MAX
+            or self.needs_thread(header)
+        ):
+            return None
+        checked = self.check(batch, header, now_ms, DECOMPRESSED_INLINE_MAX)
+        return None if checked.converted is not None else (header, checked.max_timestamp)
 
     def _convert(self, checked: Checked, header: BatchHeader, codec: Codec) -> Checked:
         if header.attributes & CODEC_MASK == codec:

@@ -97,9 +97,7 @@ def refusal_for(response: Any) -> Refusal:
     The Service of any other response brings its own (`Service.refuse`).
     """
     fields = response.__struct_fields__
-    assert "error_code" in fields, (
-        f"{response.__name__} has no error code of its own: its Service must say how it is refused"
-    )
+    assert "error_code" in fields, f"{response.__name__} has no error code of its own: its Service needs `refuse`"
     if "error_message" in fields:
         return lambda request, code, text: response(error_code=code, error_message=text)
     return lambda request, code, text: response(error_code=code)

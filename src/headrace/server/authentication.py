@@ -30,7 +30,7 @@ from headrace.security.sasl.exchange import Exchange, Failure, Success
 from headrace.server.connection import FRAME_MIN, Connection
 from headrace.server.context import Peer
 from headrace.server.frames import CloseConnection, Deferred, FrameHandler
-from headrace.server.response_writer import Answer
+from headrace.server.response_writer import ResponseParts
 
 log = logging.getLogger(__name__)
 
@@ -80,12 +80,12 @@ class Authentication:
     def __init__(
         self,
         settings: SaslSettings,
-        behind: FrameHandler,
+        next_handler: FrameHandler,
         counters: AuthenticationCounters,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._settings = settings
-        self._behind = behind
+        self._next_handler = next_handler
         self._counters = counters
         self._loop = loop
         self._connection: Connection | None = None
@@ -102,10 +102,10 @@ class Authentication:
         self._frame_max = connection.frame_max
         self._limit()
 
-    def handle(self, peer: Peer, frame: memoryview) -> Answer | Deferred | None:
+    def handle(self, peer: Peer, frame: memoryview) -> ResponseParts | Deferred | None:
         if self._state is State.KNOWN:
-            if self._ends_at is None or not self._asks_again(peer, frame, self._ends_at):
-                return self._behind.handle(peer, frame)
+            if self._ends_at is None or not self._starts_again(peer, frame, self._ends_at):
+                return self._next_handler.handle(peer, frame)
         elif self._state is State.FAILED:
             return Deferred(lambda: None, holds_frame=True)  # the error response is pending; ignore further frames
         peer.authentication = self
@@ -122,8 +122,8 @@ class Authentication:
             raise CloseConnection(
                 f"a request of API {key} before SASL authentication (is the client set to another security protocol?)"
             )
-        answer = self._behind.handle(peer, frame)
-        return self._end(answer) if self._has_failed() else answer
+        response = self._next_handler.handle(peer, frame)
+        return self._end(response) if self._has_failed() else response
 
     def _refuse_versions(self, peer: Peer, frame: memoryview) -> Deferred:
         """Fail the authentication, with the error that Kafka returns for ApiVersions after SaslHandshake."""
@@ -171,11 +171,11 @@ class Authentication:
         lifetime_s = self._session_s() if self._exchange is None else 0.0  # None: the exchange is complete
         return SaslAuthenticateResponse(auth_bytes=token, session_lifetime_ms=int(lifetime_s * 1000))
 
-    def _bare_token(self, peer: Peer, token: bytes) -> Answer | Deferred:
-        answer = self._step(peer, token)
-        if isinstance(answer, Failure):
+    def _bare_token(self, peer: Peer, token: bytes) -> ResponseParts | Deferred:
+        response = self._step(peer, token)
+        if isinstance(response, Failure):
             return self._end(None)
-        return [_SIZE.pack(len(answer)) + answer]
+        return [_SIZE.pack(len(response)) + response]
 
     # --- deciding
 
@@ -216,7 +216,7 @@ class Authentication:
     def _session_s(self) -> float:
         return self._settings.session_s.get(self._mechanism, 0.0)
 
-    def _asks_again(self, peer: Peer, frame: memoryview, ends_at: float) -> bool:
+    def _starts_again(self, peer: Peer, frame: memoryview, ends_at: float) -> bool:
         """Return whether the frame starts a re-authentication; raise CloseConnection if the session has expired."""
         now = self._loop.time()
         if (
@@ -229,7 +229,9 @@ class Authentication:
             return True
         if now > ends_at:
             self._counters.expired.value += 1
-            raise CloseConnection("its session has ended, and it did not re-authenticate (connections.max.reauth.ms)")
+            raise CloseConnection(
+                "its session has ended, and the client did not re-authenticate (connections.max.reauth.ms)"
+            )
         return False
 
     # --- failing
@@ -249,14 +251,14 @@ class Authentication:
         (self._counters.again_failed if self._before is not None else self._counters.failed).value += 1
         self._state, self._exchange = State.FAILED, None
 
-    def _end(self, answer: Answer | Deferred | None) -> Deferred:
+    def _end(self, response: ResponseParts | Deferred | None) -> Deferred:
         """Return a Deferred that sends the response, if any, after the failure delay and then closes the connection."""
-        assert not isinstance(answer, Deferred) and self._connection is not None
+        assert not isinstance(response, Deferred) and self._connection is not None
         connection = self._connection
 
         def end() -> None:
-            if answer is not None:
-                late.resolve(answer)
+            if response is not None:
+                late.resolve(response)
                 connection.flush()
             connection.close()
 

@@ -1,11 +1,12 @@
 """Authorities decide what a peer may do. Every peer has one; the default allows nothing.
 
 `AllowAll` is the authority of a node without an authorizer, `OwnNode` that of the channels on which a node sends requests to itself.
-With an authorizer, `server.admission.AclAuthority` consults it.
+With an authorizer, `server.acl_authority.AclAuthority` consults it.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from headrace.security.resources import ALL_OPERATIONS, Operation, Resource, bit_field
@@ -33,14 +34,14 @@ class Authority(Protocol):
         """Return Kafka's bit field of all operations that are allowed on one resource."""
 
 
-class _Fixed:
+class _Fixed(ABC):
     """Base of authorities whose decisions depend only on the resource type and the operation."""
 
     unrestricted: ClassVar[bool] = False
     is_own_node: ClassVar[bool] = False
 
-    def _permits(self, operation: Operation, resource: Resource) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def _permits(self, operation: Operation, resource: Resource) -> bool: ...
 
     def allows(
         self, context: RequestContext, operation: Operation, resource: Resource, name: str, *, quietly: bool = False

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SCRATCH_BYTES = 64 * 1024
-REFUSALS_TOLD_MAX = 10  # log lines per second: logging costs more than refusing the connection
+REFUSAL_LOG_LINES_PER_SECOND = 10  # logging costs more than refusing the connection
 HELD_S = 1.0  # time for which a refused connection stays open when there are many
 HELD_MAX = 1000  # refused connections that stay open; others are closed at once
-LET_GO_S = 0.02  # interval at which held connections are closed
-LET_GO_MAX = 32  # held connections closed in one interval
+HELD_CLOSE_INTERVAL_S = 0.02  # interval at which held connections are closed
+HELD_CLOSED_MAX = 32  # held connections closed in one interval
 
 
-class Company:
+class ConnectionPool:
     """State shared by all connections of a listener.
 
     A connection without a partial request needs no buffer: all receive into the one `scratch`, which also stays in the
@@ -35,12 +35,12 @@ class Company:
     """
 
     __slots__ = (
-        "_answering",
+        "_flushing",
         "_held",
+        "_logged",
         "_loop",
         "_second",
-        "_told",
-        "_untold",
+        "_suppressed",
         "authority",
         "bytes_in",
         "bytes_out",
@@ -66,10 +66,10 @@ class Company:
         self.authority = authority  # decides what the peers may do
         self.connections: dict[Connection, None] = {}  # oldest first; a set's order would depend on addresses
         self._loop = loop
-        self._answering: list[Connection] = []
+        self._flushing: list[Connection] = []
         self._held: deque[tuple[float, asyncio.Transport]] = deque()  # closing times and refused connections
-        self._second = 0.0  # start of the second in which `_told` refusals were logged
-        self._told = self._untold = 0  # refusals logged in that second; those not logged since the last log line
+        self._second = 0.0  # start of the second in which `_logged` refusals were logged
+        self._logged = self._suppressed = 0  # refusals logged in that second; those not logged since the last log line
         self.renew_scratch()
 
     def renew_scratch(self) -> None:
@@ -81,13 +81,13 @@ class Company:
         self.refused.value += 1
         now = self._loop.time()
         if now - self._second >= 1.0:
-            self._second, self._told = now, 0
-        if self._told >= REFUSALS_TOLD_MAX:
-            self._untold += 1
+            self._second, self._logged = now, 0
+        if self._logged >= REFUSAL_LOG_LINES_PER_SECOND:
+            self._suppressed += 1
             return False
-        others = f" (and {self._untold} others before it, untold)" if self._untold else ""
+        others = f" ({self._suppressed} earlier ones were not logged)" if self._suppressed else ""
         log.warning("connection from %s on %s closed: %s%s", address, listener, reason, others)
-        self._told, self._untold = self._told + 1, 0
+        self._logged, self._suppressed = self._logged + 1, 0
         return True
 
     def hold(self, transport: asyncio.Transport) -> None:
@@ -97,18 +97,18 @@ class Company:
             return
         transport.pause_reading()
         if not self._held:
-            self._loop.call_later(HELD_S, self._let_go)
+            self._loop.call_later(HELD_S, self._close_held)
         self._held.append((self._loop.time() + HELD_S, transport))
 
-    def _let_go(self) -> None:
+    def _close_held(self) -> None:
         """Close held connections that are due, several at a time: a loop iteration costs more than closing one."""
         now, held = self._loop.time(), self._held
-        for _ in range(LET_GO_MAX):
+        for _ in range(HELD_CLOSED_MAX):
             if not held or held[0][0] > now:
                 break
             held.popleft()[1].close()
         if held:
-            self._loop.call_later(LET_GO_S, self._let_go)
+            self._loop.call_later(HELD_CLOSE_INTERVAL_S, self._close_held)
 
     def end(self) -> None:
         for connection in list(self.connections):
@@ -116,12 +116,12 @@ class Company:
         while self._held:
             self._held.popleft()[1].close()
 
-    def answer_later(self, connection: Connection) -> None:
-        if not self._answering:
-            self._loop.call_soon(self._answer)
-        self._answering.append(connection)
+    def flush_later(self, connection: Connection) -> None:
+        if not self._flushing:
+            self._loop.call_soon(self._flush_all)
+        self._flushing.append(connection)
 
-    def _answer(self) -> None:
-        answering, self._answering = self._answering, []
-        for connection in answering:
+    def _flush_all(self) -> None:
+        flushing, self._flushing = self._flushing, []
+        for connection in flushing:
             connection.flush()

@@ -13,10 +13,10 @@ import msgspec
 from headrace.base.errors import ErrorCode, HeadraceError
 from headrace.base.metrics import Metrics
 from headrace.observe.request_times import (
-    ANSWERED_AT_ONCE,
-    ANSWERED_LATER,
-    ANSWERED_LATER_LOCAL,
-    ANSWERED_LATER_REMOTE,
+    DEFERRED_REQUEST_LOCAL_SECONDS,
+    DEFERRED_REQUEST_REMOTE_SECONDS,
+    DEFERRED_REQUEST_SECONDS,
+    IMMEDIATE_REQUEST_SECONDS,
 )
 from headrace.protocol.apis import APIS, ApiKey
 from headrace.protocol.compiler import codec
@@ -25,14 +25,15 @@ from headrace.protocol.headers import has_flexible_response_header, read_request
 from headrace.security.resources import Need
 from headrace.server.acl_authority import REFUSED, Refusal, need_of_whole, refusal_for
 from headrace.server.context import Peer, RequestContext
-from headrace.server.frames import CloseConnection, Deferred
-from headrace.server.response_writer import Answer
+from headrace.server.frames import CloseConnection, Deferred, EncodedResponse, ReceivedRequest
+from headrace.server.response_writer import ResponseParts
 
 log = logging.getLogger(__name__)
 
 Handler = Callable[[RequestContext, Any], Any]
 
 _WITH_RECORDS = frozenset({ApiKey.FETCH, ApiKey.SHARE_FETCH})  # their responses hold file ranges, which are not copied
+_SIZE = Struct(">i")
 _PREFIX = Struct(">ii")  # frame size, correlation id
 _PREFIX_FLEXIBLE = Struct(">iib")  # … and an empty tag section
 
@@ -50,6 +51,8 @@ class Service(msgspec.Struct, frozen=True):
     need: Need
     refuse: Refusal | None = None
     metric_name: str | None = None  # label of its requests in /metrics; None: the name of the API
+    is_listed: Callable[[], bool] | None = None  # whether ApiVersions lists it; None: always
+    keeps_frame: bool = False  # the handler is passed a ReceivedRequest, with the frame to forward
 
 
 class RequestMetrics:
@@ -65,19 +68,23 @@ class RequestMetrics:
             version=str(version),
         )
         self.times = metrics.histogram(
-            ANSWERED_AT_ONCE, "Time of a request that is answered in the call that received it.", request=request
+            IMMEDIATE_REQUEST_SECONDS,
+            "Time of a request whose response is ready in the call that received it.",
+            request=request,
         )
         self.deferred = metrics.histogram(
-            ANSWERED_LATER, "Time of a request whose answer has to wait, from its last byte on.", request=request
+            DEFERRED_REQUEST_SECONDS,
+            "Time of a request whose response is deferred, from its last byte on.",
+            request=request,
         )
         self.deferred_local = metrics.histogram(
-            ANSWERED_LATER_LOCAL, "Time of such a request until it waits.", request=request
+            DEFERRED_REQUEST_LOCAL_SECONDS, "Time of such a request until it waits.", request=request
         )
         self.deferred_remote = metrics.histogram(
-            ANSWERED_LATER_REMOTE, "Time of such a request from then on.", request=request
+            DEFERRED_REQUEST_REMOTE_SECONDS, "Time of such a request from then on.", request=request
         )
-        metrics.hide(ANSWERED_LATER_LOCAL)
-        metrics.hide(ANSWERED_LATER_REMOTE)
+        metrics.hide(DEFERRED_REQUEST_LOCAL_SECONDS)
+        metrics.hide(DEFERRED_REQUEST_REMOTE_SECONDS)
 
 
 class HoldFrame:
@@ -99,7 +106,10 @@ class _Route:
 
     def __init__(self, service: Service, version: int, metrics: Metrics) -> None:
         api = APIS[service.key]
-        self.decode = codec(api.request, version).decode_from
+        decode = codec(api.request, version).decode_from
+        self.decode: Callable[[memoryview, int], tuple[Any, int]] = (
+            _keep_frame(decode) if service.keeps_frame else decode
+        )
         self.response = api.response
         self.encode = codec(api.response, version).encode
         self.encode_parts = codec(api.response, version).encode_parts if service.key in _WITH_RECORDS else None
@@ -113,7 +123,7 @@ class _Route:
         self.requests = counted.requests
         self.times = counted.times
 
-    def frame(self, correlation_id: int, response: Any) -> Answer:
+    def frame(self, correlation_id: int, response: Any) -> ResponseParts:
         if self.encode_parts is None:
             body = self.encode(response)
             if self.flexible:
@@ -126,6 +136,16 @@ class _Route:
         else:
             parts.insert(0, _PREFIX.pack(size + 4, correlation_id))
         return parts
+
+
+def _keep_frame(
+    decode: Callable[[memoryview, int], tuple[Any, int]],
+) -> Callable[[memoryview, int], tuple[ReceivedRequest[Any], int]]:
+    def decode_and_keep(frame: memoryview, position: int) -> tuple[ReceivedRequest[Any], int]:
+        message, position = decode(frame, position)
+        return ReceivedRequest(message, bytes(frame)), position
+
+    return decode_and_keep
 
 
 class Dispatcher:
@@ -141,7 +161,7 @@ class Dispatcher:
         unsupported_version: Callable[[int], Any],
         metrics: Metrics,
         loop: asyncio.AbstractEventLoop,
-        produce_shortcut: Callable[[Peer, memoryview], Answer | None] | None = None,
+        produce_shortcut: Callable[[Peer, memoryview], ResponseParts | None] | None = None,
     ) -> None:
         self._services = services
         self._unsupported_version = unsupported_version
@@ -155,12 +175,12 @@ class Dispatcher:
         for key, version in keys.items():
             self._route(key, version)
 
-    def handle(self, peer: Peer, frame: memoryview) -> Answer | Deferred | None:
+    def handle(self, peer: Peer, frame: memoryview) -> ResponseParts | Deferred | None:
         # Produce is API 0, and the only API with tens of thousands of requests per second.
         if self.produce_shortcut is not None and not frame[1] and not frame[0]:
-            answer = self.produce_shortcut(peer, frame)
-            if answer is not None:
-                return answer
+            response = self.produce_shortcut(peer, frame)
+            if response is not None:
+                return response
         began = self._loop.time()
         try:
             api_key, version, correlation_id, client_id, position = read_request_header(frame)
@@ -177,16 +197,16 @@ class Dispatcher:
         else:
             return self._refuse(route, correlation_id, request)
         if type(result) is route.response:  # the common case first: checking for an Awaitable is expensive
-            answer = route.frame(correlation_id, result)
+            response = route.frame(correlation_id, result)
             route.times.observe(self._loop.time() - began)
-            return answer
+            return response
         if result is None:
             return None
         if isinstance(result, HoldFrame):
             return self._later(route, correlation_id, began, result.awaitable, holds_frame=True)
         return self._later(route, correlation_id, began, result, holds_frame=False)
 
-    async def ask(self, peer: Peer, message: Any, version: int, client_id: str) -> Any:
+    async def send(self, peer: Peer, message: Any, version: int, client_id: str) -> Any:
         """Return the response to a request that this node sends to itself, without encoding either as a frame."""
         began, api_key = self._loop.time(), message.facts.api_key
         route = self._routes.get(api_key << 16 | version) or self._route(api_key, version)
@@ -195,11 +215,11 @@ class Dispatcher:
         context = RequestContext(peer, api_key, version, client_id)
         need = route.need
         assert need is None or context.may(need.operation, need.resource), f"{route.name} is not for this node to send"
-        answer = route.handler(context, message)
-        if type(answer) is not route.response:
-            answer = await answer
+        response = route.handler(context, message)
+        if type(response) is not route.response:
+            response = await response
         route.times.observe(self._loop.time() - began)
-        return answer
+        return response
 
     def _route(self, api_key: int, version: int) -> _Route | None:
         try:
@@ -213,16 +233,16 @@ class Dispatcher:
         return route
 
     @staticmethod
-    def _refuse(route: _Route, correlation_id: int, request: Any) -> Answer:
+    def _refuse(route: _Route, correlation_id: int, request: Any) -> ResponseParts:
         assert route.refuse is not None
         try:
             return route.frame(correlation_id, route.refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, REFUSED))
         except EncodeError:
             raise CloseConnection(
-                f"{route.name} {route.version} is not permitted, and has no words to say so"
+                f"{route.name} {route.version} is not permitted, and its response has no error code"
             ) from None
 
-    def _refuse_version(self, api_key: int, version: int, correlation_id: int) -> Answer:
+    def _refuse_version(self, api_key: int, version: int, correlation_id: int) -> ResponseParts:
         if api_key == ApiKey.API_VERSIONS:
             body = self._unsupported_version(version)
             return [_PREFIX.pack(len(body) + 4, correlation_id) + body]
@@ -236,11 +256,17 @@ class Dispatcher:
         deferred = Deferred(future.cancel, holds_frame)
 
         def done(future: asyncio.Future[Any]) -> None:
-            answer: Answer | None = None
+            response: ResponseParts | None = None
             if not future.cancelled():
                 error = future.exception()
                 if error is None:
-                    answer = [] if future.result() is None else route.frame(correlation_id, future.result())
+                    result = future.result()
+                    if result is None:
+                        response = []
+                    elif type(result) is EncodedResponse:
+                        response = [_SIZE.pack(len(result.frame)) + result.frame]
+                    else:
+                        response = route.frame(correlation_id, result)
                 else:
                     level = logging.WARNING if isinstance(error, HeadraceError) else logging.ERROR
                     log.log(level, "%s failed: %s", route.name, error, exc_info=error)
@@ -248,7 +274,7 @@ class Dispatcher:
             route.counted.deferred.observe(now - began)
             route.counted.deferred_local.observe(waits_since - began)
             route.counted.deferred_remote.observe(now - waits_since)
-            deferred.resolve(answer)
+            deferred.resolve(response)
 
         future.add_done_callback(done)
         return deferred

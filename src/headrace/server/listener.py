@@ -13,7 +13,7 @@ from headrace.base.metrics import Metrics, RecentRate
 from headrace.server.authentication import Authentication, AuthenticationCounters, SaslSettings
 from headrace.server.authority import DENY_ALL, Authority
 from headrace.server.connection import Connection
-from headrace.server.connection_pool import Company
+from headrace.server.connection_pool import ConnectionPool
 from headrace.server.frames import FrameHandler
 from headrace.server.plain import PlainTransport
 from headrace.server.readiness import Name, Readiness, is_possible
@@ -65,7 +65,7 @@ class Listener:
         self._handshakes: dict[Handshake, None] = {}
         name = settings.name
         self.port = settings.port
-        self._company = Company(
+        self._pool = ConnectionPool(
             metrics.counter("kafka_server_socket_server_metrics_incoming_byte_total", "Bytes read.", listener=name),
             metrics.counter("kafka_server_socket_server_metrics_outgoing_byte_total", "Bytes written.", listener=name),
             metrics.counter(
@@ -78,7 +78,7 @@ class Listener:
             ),
         )
         self._counters = AuthenticationCounters(metrics, name)
-        created = self._company.created
+        created = self._pool.created
         metrics.gauge(
             "kafka_server_socket_server_metrics_connection_creation_rate",
             "Connections accepted per second.",
@@ -88,7 +88,7 @@ class Listener:
         metrics.gauge(
             "kafka_server_socket_server_metrics_connection_count",
             "Open connections.",
-            lambda: float(len(self._company.connections)),
+            lambda: float(len(self._pool.connections)),
             listener=name,
         )
 
@@ -103,7 +103,7 @@ class Listener:
                     self._take, settings.host or None, settings.port, settings.backlog, loop
                 )
             elif self._tls is not None:
-                raise ConfigError(f"listeners: {settings.name} speaks TLS, which needs an event loop with a selector")
+                raise ConfigError(f"listeners: {settings.name} uses TLS, which needs an event loop with a selector")
             else:
                 self._server = await loop.create_server(
                     self._make,
@@ -132,7 +132,7 @@ class Listener:
                     one.setsockopt(socket.SOL_SOCKET, option, size)
 
     async def serve(self) -> None:
-        assert self._server is not None, "open comes first"
+        assert self._server is not None, "call open first"
         await self._server.start_serving()
         self._sweep(asyncio.get_running_loop())
 
@@ -143,7 +143,7 @@ class Listener:
             PlainTransport(client, own, address, self._connection(), readiness, self._loop)
         else:
             handshake = Handshake(
-                client, own, address, self._tls, self._connection, self._shook_hands, readiness, self._loop
+                client, own, address, self._tls, self._connection, self._handshake_done, readiness, self._loop
             )
             self._handshakes[handshake] = None
 
@@ -152,20 +152,20 @@ class Listener:
 
     def _is_full(self) -> bool:
         limit = self.settings.connections_max
-        if len(self._company.connections) + len(self._handshakes) < limit:
+        if len(self._pool.connections) + len(self._handshakes) < limit:
             return False
-        self._company.refuse(self.settings.name, "a client", f"max.connections={limit} is reached")
+        self._pool.refuse(self.settings.name, "a client", f"max.connections={limit} is reached")
         return True
 
     def _connection(self) -> Connection:
         if self._sasl is None:
-            return Connection(self._handler, self.settings.name, self._company, self.settings.request_bytes_max)
-        gate = Authentication(self._sasl, self._handler, self._counters, self._loop)
-        connection = Connection(gate, self.settings.name, self._company, self.settings.request_bytes_max)
-        gate.guard(connection)
+            return Connection(self._handler, self.settings.name, self._pool, self.settings.request_bytes_max)
+        authentication = Authentication(self._sasl, self._handler, self._counters, self._loop)
+        connection = Connection(authentication, self.settings.name, self._pool, self.settings.request_bytes_max)
+        authentication.guard(connection)
         return connection
 
-    def _shook_hands(self, handshake: Handshake, problem: str | None) -> None:
+    def _handshake_done(self, handshake: Handshake, problem: str | None) -> None:
         self._handshakes.pop(handshake, None)
         if problem is not None:
             self._counters.failed.value += 1
@@ -174,11 +174,11 @@ class Listener:
             self._counters.succeeded.value += 1
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
-        for connection in list(self._company.connections):
+        for connection in list(self._pool.connections):
             if (connection.sweep() - 1) * IDLE_SWEEP_S >= self.settings.idle_s_max:
                 connection.close()
         if self._tls is not None:
-            loop.run_in_executor(None, self._tls.look_again)
+            loop.run_in_executor(None, self._tls.reload_changed_files)
         self._sweeper = loop.call_later(IDLE_SWEEP_S, self._sweep, loop)
 
     def stop_accepting(self) -> None:
@@ -191,7 +191,7 @@ class Listener:
             self._sweeper.cancel()
         for handshake in list(self._handshakes):
             handshake.close()
-        self._company.end()
+        self._pool.end()
 
 
 class _Refusal(asyncio.BufferedProtocol):

@@ -14,7 +14,7 @@ from collections import deque
 from headrace.base.stored import Stored
 
 Part = bytes | memoryview | Stored
-Answer = list[Part]
+ResponseParts = list[Part]
 
 JOIN_MAX = 32 * 1024  # bytes up to which the parts of responses are joined into one send
 WRITE_VECTOR_MAX = 64  # parts in one system call
@@ -23,11 +23,11 @@ WAKE_PIECE = 64 * 1024  # bytes passed to a plain transport, which resumes us wh
 _CORK = getattr(socket, "TCP_CORK", None)
 
 
-def joined(answer: Answer) -> bytes:
-    return b"".join([part if isinstance(part, bytes | memoryview) else part.front(len(part)) for part in answer])
+def joined(response: ResponseParts) -> bytes:
+    return b"".join([part if isinstance(part, bytes | memoryview) else part.front(len(part)) for part in response])
 
 
-class Outlet:
+class ResponseWriter:
     __slots__ = ("_descriptor", "_socket", "_transport", "_unsent", "paused")
 
     def __init__(self, transport: asyncio.Transport) -> None:
@@ -40,7 +40,7 @@ class Outlet:
             self._descriptor = self._socket.fileno()
         transport.set_write_buffer_limits(high=WRITE_PIECE if self._descriptor < 0 else 0)
 
-    def send(self, out: Answer, size: int) -> None:
+    def send(self, out: ResponseParts, size: int) -> None:
         if size <= JOIN_MAX and not self.paused and not self._unsent:
             first = out[0]
             self._send_small(first if type(first) is bytes and len(out) == 1 else joined(out))
@@ -80,14 +80,14 @@ class Outlet:
         try:
             while unsent:
                 if isinstance(unsent[0], bytes | memoryview):
-                    sent, wanted = self._write_vector()
+                    sent, expected = self._write_vector()
                 else:
-                    wanted = len(unsent[0])
+                    expected = len(unsent[0])
                     sent = unsent[0].send_to(self._descriptor)
                     if sent == 0:
                         raise OSError("a file became shorter while it was being sent")
                     self._drop(sent)
-                if sent < wanted:
+                if sent < expected:
                     return False
         except (BlockingIOError, ConnectionError):
             return False

@@ -20,7 +20,7 @@ _CONGESTION = getattr(socket, "TCP_CONGESTION", None)
 _OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
-class _Door(NamedTuple):
+class _ListeningSocket(NamedTuple):
     listening: socket.socket
     name: Name
     is_everywhere: bool  # bound to all addresses: only a client's socket knows which one it connected to
@@ -72,35 +72,35 @@ class SocketServer:
             if address.is_loopback:
                 _send_at_once(one)
             one.listen(self._backlog)
-            door = _Door(one, name, address.is_unspecified, address.is_loopback)
-            self._loop.add_reader(one.fileno(), self._accept, door)
+            bound = _ListeningSocket(one, name, address.is_unspecified, address.is_loopback)
+            self._loop.add_reader(one.fileno(), self._accept, bound)
 
-    def _accept(self, door: _Door) -> None:
+    def _accept(self, bound: _ListeningSocket) -> None:
         assert self._readiness is not None
         for _ in range(ACCEPTS_MAX):
             try:
-                client, address = door.listening.accept()
+                client, address = bound.listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
                 if error.errno not in _OUT_OF_RESOURCES:
                     raise
-                log.error("no client can be accepted for %.0f s: %s", ACCEPT_PAUSE_S, error.strerror)
-                self._loop.remove_reader(door.listening.fileno())
-                self._loop.call_later(ACCEPT_PAUSE_S, self._accept_again, door)
+                log.error("accepting no clients for %.0f s: %s", ACCEPT_PAUSE_S, error.strerror)
+                self._loop.remove_reader(bound.listening.fileno())
+                self._loop.call_later(ACCEPT_PAUSE_S, self._accept_again, bound)
                 return
             try:
                 client.setblocking(False)
-                own = client.getsockname() if door.is_everywhere else door.name
-                if own[0] == address[0] and not door.is_loopback:
+                own = client.getsockname() if bound.is_everywhere else bound.name
+                if own[0] == address[0] and not bound.is_loopback:
                     _send_at_once(client)
                 self._take(client, own, address, self._readiness)
             except OSError:
                 client.close()  # it disconnected before it was set up
 
-    def _accept_again(self, door: _Door) -> None:
-        if door.listening.fileno() >= 0:
-            self._loop.add_reader(door.listening.fileno(), self._accept, door)
+    def _accept_again(self, bound: _ListeningSocket) -> None:
+        if bound.listening.fileno() >= 0:
+            self._loop.add_reader(bound.listening.fileno(), self._accept, bound)
 
     def close(self) -> None:
         """Stop accepting; existing clients stay connected."""

@@ -49,7 +49,7 @@ class Tls:
         self.context = _make_context(settings, *self._texts)
         self._check_validity(self._texts[0], reload=False)
 
-    def look_again(self) -> None:
+    def reload_changed_files(self) -> None:
         """Reload changed files. If they cannot be used, log it once and keep the old context."""
         try:
             texts = _gather(self.settings)

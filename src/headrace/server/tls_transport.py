@@ -61,15 +61,15 @@ class Handshake:
         except ssl.SSLWantWriteError:
             self._readiness.watch(self._descriptor, reading=False, writing=True)
         except (ssl.SSLEOFError, ConnectionError):
-            self._end("the client closed it")
+            self._end("the client closed the connection")
         except OSError as error:  # includes every other SSLError
             self._end(reason_of(error))
         else:
-            self._hand_over()
+            self._connect()
 
     writable = readable
 
-    def _hand_over(self) -> None:
+    def _connect(self) -> None:
         try:
             principal = self._tls.principal(self._client)
         except (HeadraceError, BadCertificate) as error:
@@ -83,7 +83,7 @@ class Handshake:
         transport.readable()  # data that arrived with the end of the handshake
 
     def close(self) -> None:
-        self._end("the node stops")
+        self._end("the node is stopping")
 
     def _end(self, problem: str) -> None:
         self._leave()
@@ -118,9 +118,9 @@ class TlsTransport(PlainTransport):
                 self._end(None)
             return
         view = memoryview(self._protocol.get_buffer(-1))
-        room, total, ended = len(view), 0, False
+        size, total, ended = len(view), 0, False
         try:
-            while total < room:
+            while total < size:
                 received = self._receive(view[total:] if total else view)
                 if not received:
                     ended = True
@@ -135,7 +135,7 @@ class TlsTransport(PlainTransport):
             self._protocol.buffer_updated(total)
         if ended:
             self.close()
-        elif total == room:
+        elif total == size:
             self._loop.call_soon(self._read_on)
 
     def _read_on(self) -> None:

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
+from headrace.api.error_responses import code_of
+from headrace.api.permissions import ALTER_CLUSTER, ALTER_CLUSTER_FORWARDED, DESCRIBE_CLUSTER
 from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.broker.forwarding import Forwarding
 from headrace.broker.topic_creation import TopicCreation
 from headrace.controller.acls import acl_wanted, filter_wanted
 from headrace.metadata.acls import acl_of
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
 from headrace.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
 from headrace.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
@@ -20,6 +23,8 @@ from headrace.protocol.messages.stored.metadata_security import AccessControlEnt
 from headrace.security.acls import Acl
 from headrace.security.authorizer import StandardAuthorizer
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
+from headrace.server.frames import EncodedResponse, ReceivedRequest
 
 Records = Callable[[], Iterable[AccessControlEntryRecord]]
 Decide = Callable[[Any, Callable[[ErrorCode, str], Any]], Awaitable[Any]]
@@ -37,38 +42,47 @@ class AclsApi:
         self._creation = creation
         self._authorizer = authorizer
 
+    def services(self) -> list[Service]:
+        return [
+            Service(ApiKey.DESCRIBE_ACLS, (1, 3), self.describe, DESCRIBE_CLUSTER),
+            Service(ApiKey.CREATE_ACLS, (1, 3), self.create, ALTER_CLUSTER_FORWARDED, keeps_frame=True),
+            Service(ApiKey.DELETE_ACLS, (1, 3), self.delete, ALTER_CLUSTER_FORWARDED, keeps_frame=True),
+        ]
+
     def describe(self, context: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:
         return describe_acls(self._records, self._authorizer, request)
 
-    async def create(self, context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
+    async def create(
+        self, context: RequestContext, received: ReceivedRequest[CreateAclsRequest]
+    ) -> CreateAclsResponse | EncodedResponse[CreateAclsResponse]:
+        request = received.message
         try:
-            answer: CreateAclsResponse = await self._forwarding.forward(
-                request, context.api_version, context.peer, context.client_id
-            )
+            response: EncodedResponse[CreateAclsResponse] = await self._forwarding.forward(context, received)
         except (OSError, HeadraceError) as error:
-            return refuse_creations(request, forwarding_code(error), str(error))
+            return refuse_creations(request, code_of(error), str(error))
         if self._authorizer is not None:
             authorizer = self._authorizer
-            made = [
+            created = [
                 acl_wanted(creation)
-                for creation, result in zip(request.creations, answer.results, strict=True)
+                for creation, result in zip(request.creations, response.decode().results, strict=True)
                 if result.error_code == ErrorCode.NONE
             ]
-            await self._creation.wait_until(lambda image: all(acl in authorizer for acl in made))
-        return answer
+            await self._creation.wait_until(lambda image: all(acl in authorizer for acl in created))
+        return response
 
-    async def delete(self, context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
+    async def delete(
+        self, context: RequestContext, received: ReceivedRequest[DeleteAclsRequest]
+    ) -> DeleteAclsResponse | EncodedResponse[DeleteAclsResponse]:
+        request = received.message
         try:
-            answer: DeleteAclsResponse = await self._forwarding.forward(
-                request, context.api_version, context.peer, context.client_id
-            )
+            response: EncodedResponse[DeleteAclsResponse] = await self._forwarding.forward(context, received)
         except (OSError, HeadraceError) as error:
-            return refuse_filters(request, forwarding_code(error), str(error))
+            return refuse_filters(request, code_of(error), str(error))
         if self._authorizer is not None:
             authorizer = self._authorizer
-            gone = [_matched(acl) for result in answer.filter_results for acl in result.matching_acls]
-            await self._creation.wait_until(lambda image: not any(acl in authorizer for acl in gone))
-        return answer
+            removed = [_matched(acl) for result in response.decode().filter_results for acl in result.matching_acls]
+            await self._creation.wait_until(lambda image: not any(acl in authorizer for acl in removed))
+        return response
 
 
 class ControllerAclsApi:
@@ -78,6 +92,13 @@ class ControllerAclsApi:
         self._records = records
         self._decide = decide
         self._authorizer = authorizer
+
+    def services(self) -> list[Service]:
+        return [
+            Service(ApiKey.DESCRIBE_ACLS, (1, 3), self.describe, DESCRIBE_CLUSTER),
+            Service(ApiKey.CREATE_ACLS, (1, 3), self.create, ALTER_CLUSTER, refuse_creations),
+            Service(ApiKey.DELETE_ACLS, (1, 3), self.delete, ALTER_CLUSTER, refuse_filters),
+        ]
 
     def describe(self, context: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:
         return describe_acls(self._records, self._authorizer, request)
@@ -100,15 +121,15 @@ def describe_acls(
         return DescribeAclsResponse(
             error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured on the broker"
         )
-    wanted = filter_wanted(request)
+    requested = filter_wanted(request)
     try:
-        wanted.check()
+        requested.check()
     except KafkaError as error:
         return DescribeAclsResponse(error_code=error.code, error_message=error.message)
     found: dict[tuple[int, str, int], DescribeAclsResponse.DescribeAclsResource] = {}
     for record in records():
         acl = acl_of(record)
-        if not wanted.matches(acl):
+        if not requested.matches(acl):
             continue
         key = (acl.resource_type, acl.resource_name, acl.pattern_type)
         resource = found.get(key)
@@ -132,10 +153,6 @@ def refuse_creations(request: CreateAclsRequest, code: ErrorCode, text: str) -> 
 def refuse_filters(request: DeleteAclsRequest, code: ErrorCode, text: str) -> DeleteAclsResponse:
     result = DeleteAclsResponse.DeleteAclsFilterResult
     return DeleteAclsResponse(filter_results=[result(error_code=code, error_message=text) for _ in request.filters])
-
-
-def forwarding_code(error: Exception) -> ErrorCode:
-    return error.code if isinstance(error, KafkaError) else ErrorCode.REQUEST_TIMED_OUT
 
 
 def _matched(acl: DeleteAclsResponse.DeleteAclsMatchingAcl) -> Acl:

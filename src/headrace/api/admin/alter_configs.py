@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.api.error_responses import code_of, refuse
+from headrace.api.permissions import on_topics
 from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.base.ids import NodeId
 from headrace.broker.dynamic_options import DynamicOptions
@@ -27,6 +28,7 @@ from headrace.metadata.image import (
 )
 from headrace.options.node_options import NODE_OPTIONS
 from headrace.options.table import Kind
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from headrace.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
@@ -34,6 +36,8 @@ from headrace.protocol.messages.incremental_alter_configs import (
 )
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
+from headrace.server.frames import EncodedResponse, ReceivedRequest
 
 FORWARDED = frozenset({TOPIC_CONFIG, METRICS_CONFIG, GROUP_CONFIG, BROKER_CONFIG})
 
@@ -47,52 +51,83 @@ class AlterConfigsApi:
         self._forwarding = forwarding
         self._node_id = node_id
 
-    async def incrementally(
-        self, context: RequestContext, request: IncrementalAlterConfigsRequest
-    ) -> IncrementalAlterConfigsResponse:
-        answer = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
-        outcome = await self._alter(context, request, self._check_incremental)
-        return IncrementalAlterConfigsResponse(responses=[answer(**one) for one in outcome])
+    def services(self) -> list[Service]:
+        need = on_topics(Operation.ALTER_CONFIGS)
+        return [
+            Service(ApiKey.ALTER_CONFIGS, (0, 2), self.replace, need, keeps_frame=True),
+            Service(ApiKey.INCREMENTAL_ALTER_CONFIGS, (0, 1), self.incrementally, need, keeps_frame=True),
+        ]
 
-    async def replace(self, context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
-        answer = AlterConfigsResponse.AlterConfigsResourceResponse
-        outcome = await self._alter(context, request, self._check_replacing)
-        return AlterConfigsResponse(responses=[answer(**one) for one in outcome])
+    async def incrementally(
+        self, context: RequestContext, received: ReceivedRequest[IncrementalAlterConfigsRequest]
+    ) -> IncrementalAlterConfigsResponse | EncodedResponse[IncrementalAlterConfigsResponse]:
+        outcomes = await self._alter(context, received, self._check_incremental)
+        if isinstance(outcomes, EncodedResponse):
+            return outcomes
+        result = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+        return IncrementalAlterConfigsResponse(responses=[result(**outcome) for outcome in outcomes])
+
+    async def replace(
+        self, context: RequestContext, received: ReceivedRequest[AlterConfigsRequest]
+    ) -> AlterConfigsResponse | EncodedResponse[AlterConfigsResponse]:
+        outcomes = await self._alter(context, received, self._check_replacing)
+        if isinstance(outcomes, EncodedResponse):
+            return outcomes
+        result = AlterConfigsResponse.AlterConfigsResourceResponse
+        return AlterConfigsResponse(responses=[result(**outcome) for outcome in outcomes])
 
     async def _alter(
-        self, context: RequestContext, request: Any, check: Callable[[RequestContext, Any, Any], bool]
-    ) -> list[dict[str, Any]]:
-        """Return one outcome for each resource, in the order of the request."""
-        times = Counter((one.resource_type, one.resource_name) for one in request.resources)
+        self,
+        context: RequestContext,
+        received: ReceivedRequest[Any],
+        check: Callable[[RequestContext, Any, Any], bool],
+    ) -> EncodedResponse[Any] | list[dict[str, Any]]:
+        """Return one outcome for each resource, in the order of the request, or the controller's response if it is that."""
+        request = received.message
+        done = self._check_resources(context, request, check)
+        left = [one for index, one in enumerate(request.resources) if index not in done]
+        decided: dict[tuple[int, str], tuple[int, str | None]] = {}
+        if left:
+            forwarded = type(request)(resources=left, validate_only=request.validate_only)
+            try:
+                if done:
+                    response = await self._forwarding.send(
+                        forwarded, context.api_version, context.peer, context.client_id
+                    )
+                else:
+                    encoded = await self._forwarding.forward(context, received)
+                    response = encoded.decode()
+                    if [_key(one) for one in response.responses] == [_key(one) for one in request.resources]:
+                        return encoded
+            except (OSError, HeadraceError) as error:
+                response = refuse(forwarded, code_of(error), str(error))
+            decided = {_key(one): (one.error_code, one.error_message) for one in response.responses}
+        nothing = (ErrorCode.UNKNOWN_SERVER_ERROR, "the controller did not answer for this resource")
+        outcomes = []
+        for index, one in enumerate(request.resources):
+            key = _key(one)
+            code, message = done[index] if index in done else decided.get(key, nothing)
+            outcomes.append(
+                {"resource_type": key[0], "resource_name": key[1], "error_code": code, "error_message": message}
+            )
+        return outcomes
+
+    @staticmethod
+    def _check_resources(
+        context: RequestContext, request: Any, check: Callable[[RequestContext, Any, Any], bool]
+    ) -> dict[int, tuple[int, str | None]]:
+        """Return the outcomes of the resources that are refused or done here, by their index in the request."""
+        times = Counter(_key(one) for one in request.resources)
         done: dict[int, tuple[int, str | None]] = {}
         for index, resource in enumerate(request.resources):
             try:
-                if times[(resource.resource_type, resource.resource_name)] > 1:
+                if times[_key(resource)] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
                 if check(context, request, resource):
                     done[index] = (ErrorCode.NONE, None)
             except KafkaError as error:
                 done[index] = (error.code, error.message)
-        left = [one for index, one in enumerate(request.resources) if index not in done]
-        answered: dict[tuple[int, str], tuple[int, str | None]] = {}
-        if left:
-            forwarded = type(request)(resources=left, validate_only=request.validate_only)
-            try:
-                answer = await self._forwarding.forward(forwarded, context.api_version, context.peer, context.client_id)
-            except (OSError, HeadraceError) as error:
-                answer = refuse(forwarded, code_of(error), str(error))
-            answered = {
-                (one.resource_type, one.resource_name): (one.error_code, one.error_message) for one in answer.responses
-            }
-        nothing = (ErrorCode.UNKNOWN_SERVER_ERROR, "the controller did not answer for this resource")
-        outcome = []
-        for index, one in enumerate(request.resources):
-            key = (one.resource_type, one.resource_name)
-            code, message = done[index] if index in done else answered.get(key, nothing)
-            outcome.append(
-                {"resource_type": key[0], "resource_name": key[1], "error_code": code, "error_message": message}
-            )
-        return outcome
+        return done
 
     def _check_incremental(
         self,
@@ -150,11 +185,15 @@ class AlterConfigsApi:
         if not context.may(Operation.ALTER_CONFIGS, Resource.CLUSTER):
             raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
         self._check_id(resource.resource_name, "Unexpected node id. Expected {}, but received {}")
-        for really in (False, True):  # check all levels before changing any
-            if really and validate_only:
+        for apply in (False, True):  # check all levels before changing any
+            if apply and validate_only:
                 return
             for config in resource.configs:
-                change_level(config.name, config.config_operation, config.value, really=really)
+                change_level(config.name, config.config_operation, config.value, apply=apply)
+
+
+def _key(resource: Any) -> tuple[int, str]:
+    return resource.resource_type, resource.resource_name
 
 
 def _check_keys(resource: Any, missing: list[str]) -> None:

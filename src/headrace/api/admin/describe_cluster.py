@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.api.controller.quorum_requests import Endpoints
+from headrace.api.permissions import ALTER_CLUSTER, DESCRIBE_CLUSTER_IN_HANDLER
 from headrace.api.topics.metadata import cluster_operations
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import NodeId
 from headrace.metadata.image import Image
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 
 BROKERS = 1
 CONTROLLERS = 2
@@ -19,19 +22,19 @@ _TYPES = {BROKERS: "BROKER", CONTROLLERS: "CONTROLLER"}
 _OPTIONS = {BROKERS: "bootstrap.servers", CONTROLLERS: "bootstrap.controllers"}
 
 
-def _wrong_endpoint(context: RequestContext, wanted: int, own: int) -> DescribeClusterResponse:
+def _wrong_endpoint(context: RequestContext, requested: int, own: int) -> DescribeClusterResponse:
     """Return the error for a client that requests nodes of a type that its listener does not serve."""
     listener = context.peer.listener
-    if wanted not in _TYPES:
+    if requested not in _TYPES:
         code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
-        text = f"endpoint type {wanted} is unknown; known are {BROKERS} (brokers) and {CONTROLLERS} (controllers)"
+        text = f"endpoint type {requested} is unknown; known are {BROKERS} (brokers) and {CONTROLLERS} (controllers)"
     else:
         # Version 0 predates MISMATCHED_ENDPOINT_TYPE.
         typed = context.api_version >= ENDPOINT_TYPE_VERSION_MIN
         code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if typed else ErrorCode.INVALID_REQUEST
         text = (
-            f"{listener} is a listener of type {_TYPES[own]}, but the request is for type {_TYPES[wanted]}:"
-            f" use {_OPTIONS[wanted]} with the address of such a listener"
+            f"{listener} is a listener of type {_TYPES[own]}, but the request is for type {_TYPES[requested]}:"
+            f" use {_OPTIONS[requested]} with the address of such a listener"
         )
     return DescribeClusterResponse(error_code=code, error_message=text)
 
@@ -43,6 +46,12 @@ class ControllerClusterApi:
         self._node_id = node_id
         self._cluster_id = cluster_id
         self._endpoints = endpoints
+
+    def services(self) -> list[Service]:
+        return [
+            # Stricter than on a broker: a client that can list the controllers can do a lot to them (KIP-919).
+            Service(ApiKey.DESCRIBE_CLUSTER, (0, 2), self.describe, ALTER_CLUSTER),
+        ]
 
     def describe(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
         if request.endpoint_type != CONTROLLERS:
@@ -61,11 +70,17 @@ class ControllerClusterApi:
         )
 
 
-class ClusterApi:
+class DescribeClusterApi:
     def __init__(self, image: Callable[[], Image], node_id: NodeId, cluster_id: str) -> None:
         self._image = image
         self._node_id = node_id
         self._cluster_id = cluster_id
+
+    def services(self) -> list[Service]:
+        return [
+            # As in Kafka, every client may list the brokers; the handler checks the permission for the authorized operations.
+            Service(ApiKey.DESCRIBE_CLUSTER, (0, 2), self.describe, DESCRIBE_CLUSTER_IN_HANDLER),
+        ]
 
     def describe(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
         if request.endpoint_type != BROKERS:

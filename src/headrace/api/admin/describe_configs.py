@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+from headrace.api.permissions import DESCRIBE_CLUSTER_CONFIGS, on_topics
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import NodeId
 from headrace.broker.dynamic_options import DYNAMIC, DynamicOptions
@@ -28,10 +29,12 @@ from headrace.options.node_options import NODE_OPTIONS
 from headrace.options.resource_options import CLIENT_METRICS_OPTIONS, GROUP_OPTIONS, group_default_name
 from headrace.options.table import Kind, Option, Value
 from headrace.options.topic_options import INTERNAL_TOPIC_OPTIONS, TOPIC_OPTIONS
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from headrace.protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 
 RESOURCES = (GROUP_CONFIG, METRICS_CONFIG, LOGGER_CONFIG, BROKER_CONFIG, TOPIC_CONFIG)
 UNKNOWN_TYPE = 0
@@ -72,23 +75,29 @@ class Entry(NamedTuple):
     source: Source = Source.DEFAULT  # the source if there are no layers
 
 
-class ConfigsApi:
+class DescribeConfigsApi:
     def __init__(self, image: Callable[[], Image], options: DynamicOptions, node_id: NodeId) -> None:
         self._image = image
         self._options = options
         self._node_id = node_id
 
+    def services(self) -> list[Service]:
+        return [
+            Service(ApiKey.DESCRIBE_CONFIGS, (1, 4), self.describe, on_topics(Operation.DESCRIBE_CONFIGS)),
+            Service(ApiKey.LIST_CONFIG_RESOURCES, (0, 1), self.list_resources, DESCRIBE_CLUSTER_CONFIGS),
+        ]
+
     def list_resources(
         self, context: RequestContext, request: ListConfigResourcesRequest
     ) -> ListConfigResourcesResponse:
-        wanted = [METRICS_CONFIG] if context.api_version == 0 else request.resource_types or RESOURCES
-        if not set(wanted) <= set(RESOURCES):
+        requested = [METRICS_CONFIG] if context.api_version == 0 else request.resource_types or RESOURCES
+        if not set(requested) <= set(RESOURCES):
             return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
         return ListConfigResourcesResponse(
             config_resources=[
                 Listed(resource_name=name, resource_type=kind)
                 for kind in RESOURCES
-                if kind in wanted
+                if kind in requested
                 for name in self._names(kind)
             ]
         )
@@ -128,11 +137,11 @@ class ConfigsApi:
     ) -> Result:
         kind, name = resource.resource_type, resource.resource_name
         result = Result(resource_type=kind, resource_name=name)
-        wanted = frozenset(resource.configuration_keys or ())
+        requested = frozenset(resource.configuration_keys or ())
         try:
             _check_permission(context, kind, name)
             for entry in self._entries(kind, name):
-                if not wanted or entry.name in wanted:
+                if not requested or entry.name in requested:
                     result.configs.append(_describe(request, entry))
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.message

@@ -9,11 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.api.error_responses import code_of, refuse
+from headrace.api.permissions import ALTER_CLUSTER_FORWARDED, DESCRIBE_CLUSTER_FORWARDED, on_topics
 from headrace.base.errors import ErrorCode, HeadraceError
 from headrace.broker.forwarding import Forwarding
 from headrace.broker.topic_creation import TopicCreation
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
+from headrace.security.resources import Need, Operation
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
+from headrace.server.frames import EncodedResponse, ReceivedRequest
 
 
 class ForwardedApi:
@@ -21,21 +26,45 @@ class ForwardedApi:
         self._forwarding = forwarding
         self._creation = creation
 
-    async def handle(self, context: RequestContext, request: Any) -> Any:
+    def services(self) -> list[Service]:
+        def forwarded(key: ApiKey, versions: tuple[int, int], need: Need) -> Service:
+            return Service(key, versions, self.handle, need, keeps_frame=True)
+
+        return [
+            Service(
+                ApiKey.CREATE_PARTITIONS,
+                (0, 3),
+                self.create_partitions,
+                on_topics(Operation.ALTER),
+                keeps_frame=True,
+            ),
+            forwarded(ApiKey.ELECT_LEADERS, (0, 2), ALTER_CLUSTER_FORWARDED),
+            forwarded(ApiKey.ALTER_PARTITION_REASSIGNMENTS, (0, 1), ALTER_CLUSTER_FORWARDED),
+            forwarded(ApiKey.LIST_PARTITION_REASSIGNMENTS, (0, 0), DESCRIBE_CLUSTER_FORWARDED),
+            forwarded(ApiKey.DESCRIBE_QUORUM, (0, 2), DESCRIBE_CLUSTER_FORWARDED),
+            forwarded(ApiKey.UPDATE_FEATURES, (0, 2), ALTER_CLUSTER_FORWARDED),
+            forwarded(ApiKey.UNREGISTER_BROKER, (0, 0), ALTER_CLUSTER_FORWARDED),
+        ]
+
+    async def handle(self, context: RequestContext, received: ReceivedRequest[Any]) -> Any:
         try:
-            return await self._forwarding.forward(request, context.api_version, context.peer, context.client_id)
+            return await self._forwarding.forward(context, received)
         except (OSError, HeadraceError) as error:
-            return refuse(request, code_of(error), str(error))
+            return refuse(received.message, code_of(error), str(error))
 
     async def create_partitions(
-        self, context: RequestContext, request: CreatePartitionsRequest
-    ) -> CreatePartitionsResponse:
+        self, context: RequestContext, received: ReceivedRequest[CreatePartitionsRequest]
+    ) -> CreatePartitionsResponse | EncodedResponse[CreatePartitionsResponse]:
         """Forward the request, and respond when this broker has opened the partitions, so that producers find them."""
-        answer: CreatePartitionsResponse = await self.handle(context, request)
-        made = {topic.name for topic in answer.results if topic.error_code == ErrorCode.NONE}
-        if made and not request.validate_only:
-            wanted = {topic.name: topic.count for topic in request.topics if topic.name in made}
+        request = received.message
+        response: CreatePartitionsResponse | EncodedResponse[CreatePartitionsResponse]
+        response = await self.handle(context, received)
+        if isinstance(response, CreatePartitionsResponse):
+            return response  # every topic has failed
+        created = {topic.name for topic in response.decode().results if topic.error_code == ErrorCode.NONE}
+        if created and not request.validate_only:
+            requested = {topic.name: topic.count for topic in request.topics if topic.name in created}
             await self._creation.wait_until(
-                lambda image: all(image.partition(name, count - 1) is not None for name, count in wanted.items())
+                lambda image: all(image.partition(name, count - 1) is not None for name, count in requested.items())
             )
-        return answer
+        return response

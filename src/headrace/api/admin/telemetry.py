@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
+from headrace.api.permissions import NOTHING
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import Uuid
 from headrace.base.metrics import Metrics
 from headrace.broker.client_telemetry import Client, ClientTelemetry, Instance
 from headrace.observe.client_series import ClientSeries
 from headrace.observe.otlp import BadMetrics, Kind, read_points
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.get_telemetry_subscriptions import (
     GetTelemetrySubscriptionsRequest,
     GetTelemetrySubscriptionsResponse,
@@ -22,7 +24,7 @@ from headrace.protocol.messages.push_telemetry import PushTelemetryRequest, Push
 from headrace.records.batch import Buffer, CorruptBatch
 from headrace.records.compression import Codec, TooLarge, decompress
 from headrace.server.context import RequestContext
-from headrace.server.dispatch import HoldFrame
+from headrace.server.dispatch import HoldFrame, Service
 
 # In Kafka's order of preference: clients use the first that they support.
 ACCEPTED = [Codec.ZSTD, Codec.LZ4, Codec.GZIP, Codec.SNAPPY]
@@ -45,13 +47,24 @@ class TelemetryApi:
         )
         metrics.gauge(
             "kafka_server_client_metrics_instance_count",
-            "Clients that asked which metrics to push, or pushed some.",
+            "Clients that requested a subscription or pushed metrics.",
             lambda: float(len(telemetry)),
         )
         metrics.gauge(
             "headrace_client_telemetry_series", "Lines of clients' metrics on this page.", lambda: float(len(series))
         )
         metrics.texts.append(self._expose)
+
+    def services(self) -> list[Service]:
+        def is_listed() -> bool:
+            # Without a subscription, librdkafka would send these requests to every broker and log that there is none.
+            return self._telemetry.has_subscriptions
+
+        return [
+            # As in Kafka, every client that may connect may push its metrics.
+            Service(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, (0, 0), self.get_subscriptions, NOTHING, is_listed=is_listed),
+            Service(ApiKey.PUSH_TELEMETRY, (0, 0), self.push, NOTHING, is_listed=is_listed),
+        ]
 
     def get_subscriptions(
         self, context: RequestContext, request: GetTelemetrySubscriptionsRequest
@@ -124,7 +137,7 @@ class TelemetryApi:
             if self._loop.time() > slice_end:
                 await asyncio.sleep(0)
                 slice_end = self._loop.time() + SLICE_S
-        self._series.forget(instance.name, before_ms=now_ms - instance.kept_ms)
+        self._series.forget(instance.name, before_ms=now_ms - instance.retention_ms)
 
     def _expose(self) -> Iterator[bytes]:
         self._telemetry.sweep(self._now_ms())

@@ -6,11 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace.api.admin.acls import Decide, forwarding_code
+from headrace.api.admin.acls import Decide
+from headrace.api.error_responses import code_of
+from headrace.api.permissions import ALTER_CLUSTER, ALTER_CLUSTER_FORWARDED, DESCRIBE_CLUSTER
 from headrace.base.errors import ErrorCode, HeadraceError
 from headrace.broker.forwarding import Forwarding
 from headrace.broker.topic_creation import TopicCreation
 from headrace.metadata.image import Image
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -21,6 +24,8 @@ from headrace.protocol.messages.describe_user_scram_credentials import (
 )
 from headrace.protocol.messages.stored.metadata_security import UserScramCredentialRecord
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
+from headrace.server.frames import EncodedResponse, ReceivedRequest
 
 Records = Callable[[], Mapping[tuple[str, int], UserScramCredentialRecord]]
 Described = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
@@ -35,21 +40,29 @@ class ScramApi:
         self._forwarding = forwarding
         self._creation = creation
 
+    def services(self) -> list[Service]:
+        return [
+            Service(
+                ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, (0, 0), self.describe, DESCRIBE_CLUSTER, refuse_description
+            ),
+            Service(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, (0, 0), self.alter, ALTER_CLUSTER_FORWARDED, keeps_frame=True),
+        ]
+
     def describe(
         self, context: RequestContext, request: DescribeUserScramCredentialsRequest
     ) -> DescribeUserScramCredentialsResponse:
         return describe_users(self._records(), request)
 
     async def alter(
-        self, context: RequestContext, request: AlterUserScramCredentialsRequest
-    ) -> AlterUserScramCredentialsResponse:
+        self, context: RequestContext, received: ReceivedRequest[AlterUserScramCredentialsRequest]
+    ) -> AlterUserScramCredentialsResponse | EncodedResponse[AlterUserScramCredentialsResponse]:
+        request = received.message
+        response: EncodedResponse[AlterUserScramCredentialsResponse]
         try:
-            answer: AlterUserScramCredentialsResponse = await self._forwarding.forward(
-                request, context.api_version, context.peer, context.client_id
-            )
+            response = await self._forwarding.forward(context, received)
         except (OSError, HeadraceError) as error:
-            return refuse_alteration(request, forwarding_code(error), str(error))
-        done = {result.user for result in answer.results if result.error_code == ErrorCode.NONE}
+            return refuse_alteration(request, code_of(error), str(error))
+        done = {result.user for result in response.decode().results if result.error_code == ErrorCode.NONE}
 
         def seen(image: Image) -> bool:
             return all(
@@ -61,7 +74,7 @@ class ScramApi:
             )
 
         await self._creation.wait_until(seen)
-        return answer
+        return response
 
 
 class ControllerScramApi:
@@ -70,6 +83,14 @@ class ControllerScramApi:
     def __init__(self, records: Records, decide: Decide) -> None:
         self._records = records
         self._decide = decide
+
+    def services(self) -> list[Service]:
+        return [
+            Service(
+                ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, (0, 0), self.describe, DESCRIBE_CLUSTER, refuse_description
+            ),
+            Service(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, (0, 0), self.alter, ALTER_CLUSTER, refuse_alteration),
+        ]
 
     def describe(
         self, context: RequestContext, request: DescribeUserScramCredentialsRequest

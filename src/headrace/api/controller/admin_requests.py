@@ -6,11 +6,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from headrace.api.error_responses import refuse
+from headrace.api.permissions import ALTER_CLUSTER, DESCRIBE_CLUSTER, on_topics
 from headrace.base.errors import ErrorCode
 from headrace.metadata.image import GROUP_CONFIG, TOPIC_CONFIG
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 
 Decide = Callable[[Any, Callable[[ErrorCode, str], Any]], Awaitable[Any]]
 
@@ -25,6 +28,18 @@ class ControllerAdminApi:
     def __init__(self, decide: Decide) -> None:
         self._decide = decide
 
+    def services(self) -> list[Service]:
+        return [
+            Service(ApiKey.ALTER_CONFIGS, (0, 2), self.alter_configs, on_topics(Operation.ALTER_CONFIGS)),
+            Service(ApiKey.INCREMENTAL_ALTER_CONFIGS, (0, 1), self.alter_configs, on_topics(Operation.ALTER_CONFIGS)),
+            Service(ApiKey.CREATE_PARTITIONS, (0, 3), self.create_partitions, on_topics(Operation.ALTER)),
+            Service(ApiKey.ELECT_LEADERS, (0, 2), self.handle, ALTER_CLUSTER, refuse),
+            Service(ApiKey.ALTER_PARTITION_REASSIGNMENTS, (0, 1), self.handle, ALTER_CLUSTER, refuse),
+            Service(ApiKey.LIST_PARTITION_REASSIGNMENTS, (0, 0), self.handle, DESCRIBE_CLUSTER, refuse),
+            Service(ApiKey.UPDATE_FEATURES, (0, 2), self.handle, ALTER_CLUSTER, refuse),
+            Service(ApiKey.UNREGISTER_BROKER, (0, 0), self.handle, ALTER_CLUSTER, refuse),
+        ]
+
     async def handle(self, context: RequestContext, request: Any) -> Any:
         """Decide on a request that needs a permission on the cluster, which the dispatcher has checked."""
         return await self._decide(request, lambda code, text: refuse(request, code, text))
@@ -35,11 +50,11 @@ class ControllerAdminApi:
         permitted = context.permitted(Operation.ALTER, Resource.TOPIC, [topic.name for topic in request.topics])
         refused = [topic for topic in request.topics if topic.name not in permitted]
         request.topics = [topic for topic in request.topics if topic.name in permitted]
-        answer: CreatePartitionsResponse = await self.handle(context, request)
+        response: CreatePartitionsResponse = await self.handle(context, request)
         code, text = _REFUSED[Resource.TOPIC]
         result = CreatePartitionsResponse.CreatePartitionsTopicResult
-        answer.results += [result(name=topic.name, error_code=code, error_message=text) for topic in refused]
-        return answer
+        response.results += [result(name=topic.name, error_code=code, error_message=text) for topic in refused]
+        return response
 
     async def alter_configs(self, context: RequestContext, request: Any) -> Any:
         """Handle AlterConfigs or IncrementalAlterConfigs, checking the permission for each resource."""
@@ -55,11 +70,11 @@ class ControllerAdminApi:
             else:
                 refused.append((resource, _REFUSED[kind]))
         request.resources = resources
-        answer = await self.handle(context, request)
+        response = await self.handle(context, request)
         for resource, (code, text) in refused:
             one = type(request)(resources=[resource])
-            answer.responses += refuse(one, code, text).responses
-        return answer
+            response.responses += refuse(one, code, text).responses
+        return response
 
 
 def _protected(resource_type: int, name: str) -> tuple[Resource, str | None]:

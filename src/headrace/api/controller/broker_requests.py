@@ -1,6 +1,6 @@
 """Requests to a controller: registration, heartbeats, topics, forwarded requests, producer id blocks.
 
-`api.quorum`, `api.controller_admin`, `api.acls` and `api.scram` have the others.
+`quorum_requests` and `admin_requests` have the others, `api.admin` those that are similar on a broker.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.api.controller.foreign_brokers import ForeignBrokers
+from headrace.api.permissions import CLUSTER_ACTION, on_topics
 from headrace.api.topics.topic_permissions import hide_options, split_creations, split_deletions
 from headrace.base.clock import Clock
 from headrace.base.errors import ErrorCode, KafkaError
@@ -26,8 +27,10 @@ from headrace.protocol.messages.broker_registration import BrokerRegistrationReq
 from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from headrace.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from headrace.security.resources import Operation
 from headrace.server.authority import Authority
 from headrace.server.context import Peer, RequestContext
+from headrace.server.dispatch import Service
 from headrace.server.frames import CloseConnection, Deferred, FrameHandler
 from headrace.server.response_writer import joined
 from headrace.statemachine.journal import NotLeader
@@ -70,6 +73,17 @@ class ControllerApi:
         self._authority = authority
         self._foreign_brokers = foreign_brokers
 
+    def services(self) -> list[Service]:
+        return [
+            Service(ApiKey.CREATE_TOPICS, (2, 7), self.create_topics, on_topics(Operation.CREATE)),
+            Service(ApiKey.DELETE_TOPICS, (1, 6), self.delete_topics, on_topics(Operation.DELETE)),
+            Service(ApiKey.ENVELOPE, (0, 0), self.envelope, CLUSTER_ACTION),
+            Service(ApiKey.BROKER_REGISTRATION, (0, 4), self.register, CLUSTER_ACTION),
+            Service(ApiKey.BROKER_HEARTBEAT, (0, 2), self.heartbeat, CLUSTER_ACTION),
+            Service(ApiKey.ALLOCATE_PRODUCER_IDS, (0, 0), self.allocate_producer_ids, CLUSTER_ACTION),
+            Service(ApiKey.ASSIGN_REPLICAS_TO_DIRS, (0, 0), self.assign_replicas_to_dirs, CLUSTER_ACTION),
+        ]
+
     async def register(self, context: RequestContext, request: BrokerRegistrationRequest) -> Any:
         return await self._decide_for_broker(context, request, BrokerRegistrationResponse)
 
@@ -91,15 +105,15 @@ class ControllerApi:
     async def create_topics(self, context: RequestContext, request: CreateTopicsRequest) -> Any:
         result = CreateTopicsResponse.CreatableTopicResult
         request, refused = split_creations(context, request)
-        answer: CreateTopicsResponse = await self.decide(
+        response: CreateTopicsResponse = await self.decide(
             request,
             lambda code, text: CreateTopicsResponse(
                 topics=[result(name=topic.name, error_code=code, error_message=text) for topic in request.topics]
             ),
         )
-        hide_options(context, answer)
-        answer.topics += refused
-        return answer
+        hide_options(context, response)
+        response.topics += refused
+        return response
 
     async def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> Any:
         result = DeleteTopicsResponse.DeletableTopicResult
@@ -110,27 +124,27 @@ class ControllerApi:
             self._state.topic_ids.__contains__,
         )
         names = [topic.name for topic in request.topics] or request.topic_names
-        answer: DeleteTopicsResponse = await self.decide(
+        response: DeleteTopicsResponse = await self.decide(
             request,
             lambda code, text: DeleteTopicsResponse(
                 responses=[result(name=name, error_code=code, error_message=text) for name in names]
             ),
         )
-        answer.responses += refused
-        return answer
+        response.responses += refused
+        return response
 
     async def decide(self, request: Any, refuse: Callable[[ErrorCode, str], Any]) -> Any:
         future: asyncio.Future[Any] = self._loop.create_future()
 
-        def tell(answer: Any, error: Exception | None) -> None:
+        def reply(response: Any, error: Exception | None) -> None:
             if future.done():
                 return
             if error is None:
-                future.set_result(answer)
+                future.set_result(response)
             else:
                 future.set_exception(error)
 
-        self._runtime().submit(request, self._clock.now_ms(), tell)
+        self._runtime().submit(request, self._clock.now_ms(), reply)
         try:
             return await future
         except KafkaError as error:
@@ -152,14 +166,14 @@ class ControllerApi:
             if int.from_bytes(request.request_data[:2], "big") not in FORWARDABLE:
                 return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
             peer = Peer(context.peer.listener, address, principal=principal, authority=self._authority)
-            answer = self._dispatcher().handle(peer, memoryview(request.request_data))
+            response = self._dispatcher().handle(peer, memoryview(request.request_data))
         except (DecodeError, KafkaError) as error:
             code = error.code if isinstance(error, KafkaError) else ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE
             return EnvelopeResponse(error_code=code)
         except (CloseConnection, ValueError):
             return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
-        if isinstance(answer, Deferred):
-            answer = await answer.wait()
-        if answer is None:
+        if isinstance(response, Deferred):
+            response = await response.wait()
+        if response is None:
             return EnvelopeResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
-        return EnvelopeResponse(response_data=joined(answer)[4:])
+        return EnvelopeResponse(response_data=joined(response)[4:])

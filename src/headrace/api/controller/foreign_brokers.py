@@ -46,8 +46,8 @@ class ForeignBrokers:
             self._logged_s.clear()
         self._logged_s[key] = now_s
         log.warning(
-            "%s of broker %d from %s (%s) on %s refused with %s: this version runs one node, %d, and only that node speaks"
-            " for a broker; requests of this broker from there are not logged again for %.0f s",
+            "%s of broker %d from %s (%s) on %s refused with %s: this version runs one node, %d, and only that node may"
+            " act as a broker; its further requests are not logged for %.0f s",
             ApiKey(context.api_key).name,
             broker_id,
             context.peer.address,

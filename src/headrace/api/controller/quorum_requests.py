@@ -6,16 +6,19 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from headrace.api.permissions import CLUSTER_ACTION, DESCRIBE_CLUSTER
 from headrace.base.clock import Clock
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import METADATA_TOPIC, METADATA_TOPIC_ID, ZERO_UUID, Uuid
 from headrace.base.waiters import OffsetWaiters
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from headrace.protocol.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
 from headrace.quorum.driver import QuorumDriver
 from headrace.quorum.snapshots import SnapshotFiles, SnapshotId
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 
 WAIT_MS_MAX = 500
 FETCH_BYTES_MAX = 8 << 20
@@ -62,6 +65,14 @@ class QuorumApi:
         self._observers: dict[int, Observer] = {}
         driver.on_committed(self._waiters.advance)
 
+    def services(self) -> list[Service]:
+        return [
+            # Only versions with topic ids, by which observers of the quorum name the metadata log.
+            Service(ApiKey.FETCH, (13, 18), self.fetch, CLUSTER_ACTION, metric_name="FetchFollower"),
+            Service(ApiKey.FETCH_SNAPSHOT, (0, 1), self.fetch_snapshot, CLUSTER_ACTION),
+            Service(ApiKey.DESCRIBE_QUORUM, (0, 2), self.describe, DESCRIBE_CLUSTER),
+        ]
+
     # --- the log
 
     async def fetch(self, context: RequestContext, request: FetchRequest) -> FetchResponse:
@@ -70,14 +81,14 @@ class QuorumApi:
         If there are none, wait for more. An observer that must start elsewhere gets a snapshot id or a diverging epoch.
         """
         try:
-            wanted = self._check_fetch(request)
+            requested = self._check_fetch(request)
         except KafkaError as error:
             return FetchResponse(error_code=error.code)
-        snapshot, diverging = self._place(wanted)
+        snapshot, diverging = self._start_elsewhere(requested)
         if snapshot is None and diverging is None:
-            self._note(request.replica_state.replica_id, wanted)
-            if wanted.fetch_offset >= self._driver.high_watermark and request.max_wait_ms > 0:
-                await self._more_than(wanted.fetch_offset, min(request.max_wait_ms, WAIT_MS_MAX) / 1000)
+            self._note(request.replica_state.replica_id, requested)
+            if requested.fetch_offset >= self._driver.high_watermark and request.max_wait_ms > 0:
+                await self._more_than(requested.fetch_offset, min(request.max_wait_ms, WAIT_MS_MAX) / 1000)
         high_watermark = self._driver.high_watermark
         data = FetchResponse.PartitionData(
             high_watermark=high_watermark,
@@ -93,9 +104,9 @@ class QuorumApi:
             data.snapshot_id = FetchResponse.SnapshotId(end_offset=snapshot.end_offset, epoch=snapshot.epoch)
         elif diverging is not None:
             data.diverging_epoch = FetchResponse.EpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
-        elif self._driver.log.log.log_start <= wanted.fetch_offset < high_watermark:
-            size = max(1, min(wanted.partition_max_bytes, FETCH_BYTES_MAX))
-            data.records = self._driver.log.read_bytes(wanted.fetch_offset, high_watermark, size)
+        elif self._driver.log.log.log_start <= requested.fetch_offset < high_watermark:
+            size = max(1, min(requested.partition_max_bytes, FETCH_BYTES_MAX))
+            data.records = self._driver.log.read_bytes(requested.fetch_offset, high_watermark, size)
         topic = FetchResponse.FetchableTopicResponse(topic_id=METADATA_TOPIC_ID, partitions=[data])
         return FetchResponse(responses=[topic])
 
@@ -107,10 +118,10 @@ class QuorumApi:
             or request.topics[0].topic_id != METADATA_TOPIC_ID
         ):
             raise KafkaError(ErrorCode.INVALID_REQUEST)
-        wanted = request.topics[0].partitions[0]
-        if wanted.partition != 0 or wanted.fetch_offset < 0:
+        requested = request.topics[0].partitions[0]
+        if requested.partition != 0 or requested.fetch_offset < 0:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
-        return wanted
+        return requested
 
     def _check_member(self, cluster_id: str | None) -> None:
         if cluster_id is not None and cluster_id != self._cluster_id:
@@ -118,24 +129,26 @@ class QuorumApi:
         if not self._driver.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-    def _place(self, wanted: FetchRequest.FetchPartition) -> tuple[SnapshotId | None, tuple[int, int] | None]:
+    def _start_elsewhere(
+        self, requested: FetchRequest.FetchPartition
+    ) -> tuple[SnapshotId | None, tuple[int, int] | None]:
         """Return where the observer has to start instead, or (None, None) if it can continue.
 
         It starts with a snapshot, or at the end of the last epoch that both logs have in common.
         """
         log, newest = self._driver.log.log, self._snapshots.newest
-        is_new = wanted.fetch_offset == 0 and wanted.last_fetched_epoch <= 0
+        is_new = requested.fetch_offset == 0 and requested.last_fetched_epoch <= 0
         if newest is not None and newest.end_offset > 0:
-            if is_new or wanted.fetch_offset < log.log_start:
+            if is_new or requested.fetch_offset < log.log_start:
                 return newest, None
-            if SnapshotId(wanted.fetch_offset, wanted.last_fetched_epoch) in self._snapshots.ids:
+            if SnapshotId(requested.fetch_offset, requested.last_fetched_epoch) in self._snapshots.ids:
                 return None, None  # it has just loaded this snapshot, whose records the log may no longer have
-            if wanted.last_fetched_epoch < self._snapshots.ids[0].epoch:
+            if requested.last_fetched_epoch < self._snapshots.ids[0].epoch:
                 return newest, None
         if is_new:
             return None, None
-        epoch, end = log.end_offset_for_epoch(wanted.last_fetched_epoch)
-        if epoch != wanted.last_fetched_epoch or end < wanted.fetch_offset:
+        epoch, end = log.end_offset_for_epoch(requested.last_fetched_epoch)
+        if epoch != requested.last_fetched_epoch or end < requested.fetch_offset:
             return None, (max(epoch, 0), max(end, log.log_start))
         return None, None
 
@@ -154,16 +167,16 @@ class QuorumApi:
             self._waiters.cancel(waiter)
             timer.cancel()
 
-    def _note(self, replica_id: int, wanted: FetchRequest.FetchPartition) -> None:
+    def _note(self, replica_id: int, requested: FetchRequest.FetchPartition) -> None:
         if replica_id < 0 or replica_id in self._driver.raft.voters.ids:
             return
         now_ms, old = self._clock.now_ms(), self._observers.pop(replica_id, None)
-        caught_up = wanted.fetch_offset >= self._driver.log.end_offset
+        caught_up = requested.fetch_offset >= self._driver.log.end_offset
         while len(self._observers) >= OBSERVERS_MAX:
             del self._observers[next(iter(self._observers))]  # the one that has not fetched for the longest time
         self._observers[replica_id] = Observer(
-            Uuid(wanted.replica_directory_id),
-            wanted.fetch_offset,
+            Uuid(requested.replica_directory_id),
+            requested.fetch_offset,
             now_ms,
             now_ms if caught_up or old is None else old.caught_up_ms,
         )
@@ -178,22 +191,22 @@ class QuorumApi:
         except KafkaError as error:
             return FetchSnapshotResponse(error_code=error.code)
         topic = request.topics[0]
-        wanted = topic.partitions[0]
+        requested = topic.partitions[0]
         data = FetchSnapshotResponse.PartitionSnapshot(
-            index=wanted.partition,
+            index=requested.partition,
             snapshot_id=FetchSnapshotResponse.SnapshotId(
-                end_offset=wanted.snapshot_id.end_offset, epoch=wanted.snapshot_id.epoch
+                end_offset=requested.snapshot_id.end_offset, epoch=requested.snapshot_id.epoch
             ),
             current_leader=FetchSnapshotResponse.LeaderIdAndEpoch(
                 leader_id=self._driver.raft.node_id, leader_epoch=self._driver.raft.epoch
             ),
-            position=wanted.position,
+            position=requested.position,
         )
         try:
-            if topic.name != METADATA_TOPIC or wanted.partition != 0:
+            if topic.name != METADATA_TOPIC or requested.partition != 0:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            self._check_epoch(wanted.current_leader_epoch)
-            await self._read_snapshot(wanted, request.max_bytes, data)
+            self._check_epoch(requested.current_leader_epoch)
+            await self._read_snapshot(requested, request.max_bytes, data)
         except KafkaError as error:
             data.error_code = error.code
         except OSError:
@@ -207,19 +220,19 @@ class QuorumApi:
 
     async def _read_snapshot(
         self,
-        wanted: FetchSnapshotRequest.PartitionSnapshot,
+        requested: FetchSnapshotRequest.PartitionSnapshot,
         max_bytes: int,
         data: FetchSnapshotResponse.PartitionSnapshot,
     ) -> None:
-        snapshot = SnapshotId(wanted.snapshot_id.end_offset, wanted.snapshot_id.epoch)
+        snapshot = SnapshotId(requested.snapshot_id.end_offset, requested.snapshot_id.epoch)
         if snapshot not in self._snapshots.ids:
             raise KafkaError(ErrorCode.SNAPSHOT_NOT_FOUND)
         data.size = await self._loop.run_in_executor(None, self._snapshots.size, snapshot)
-        if not 0 <= wanted.position < data.size:
+        if not 0 <= requested.position < data.size:
             raise KafkaError(ErrorCode.POSITION_OUT_OF_RANGE)
         size = max(1, min(max_bytes, FETCH_BYTES_MAX))
         data.unaligned_records = await self._loop.run_in_executor(
-            None, self._snapshots.read_range, snapshot, wanted.position, size
+            None, self._snapshots.read_range, snapshot, requested.position, size
         )
 
     # --- members
@@ -229,7 +242,8 @@ class QuorumApi:
         directories = context.api_version >= DIRECTORIES_VERSION_MIN
         for topic in request.topics:
             partitions = [
-                self._describe(topic.topic_name, wanted.partition_index, directories) for wanted in topic.partitions
+                self._describe(topic.topic_name, requested.partition_index, directories)
+                for requested in topic.partitions
             ]
             response.topics.append(DescribeQuorumResponse.TopicData(topic_name=topic.topic_name, partitions=partitions))
         if directories and any(

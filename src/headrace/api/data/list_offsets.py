@@ -6,41 +6,49 @@ Special timestamps are -1 latest, -2 earliest, -3 largest timestamp (v7), -4 ear
 
 from __future__ import annotations
 
+from headrace.api.permissions import on_topics
 from headrace.base.errors import CorruptData, ErrorCode, KafkaError
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from headrace.replication.partition import EARLIEST_PENDING_UPLOAD, LATEST_TIERED, MAX_TIMESTAMP
 from headrace.replication.replicas import Replicas
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 
 READ_COMMITTED = 1
 LEADER_EPOCH_VERSION_MIN = 4
-Answer = ListOffsetsResponse.ListOffsetsPartitionResponse
+PartitionResponse = ListOffsetsResponse.ListOffsetsPartitionResponse
 # The first version that may use each special timestamp.
 _VERSION_MIN = {MAX_TIMESTAMP: 7, -4: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 
 
-class OffsetsApi:
+class ListOffsetsApi:
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
+
+    def services(self) -> list[Service]:
+        return [Service(ApiKey.LIST_OFFSETS, (1, 11), self.handle, on_topics(Operation.DESCRIBE))]
 
     def handle(self, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
         seen: dict[tuple[str, int], int] = {}
         for topic in request.topics:
-            for wanted in topic.partitions:
-                key = (topic.name, wanted.partition_index)
+            for requested in topic.partitions:
+                key = (topic.name, requested.partition_index)
                 seen[key] = seen.get(key, 0) + 1
         return ListOffsetsResponse(
             topics=[
                 ListOffsetsResponse.ListOffsetsTopicResponse(
                     name=topic.name,
                     partitions=[
-                        self._find(context, request, topic.name, wanted)
+                        self._find(context, request, topic.name, requested)
                         if times == 1
-                        else Answer(partition_index=wanted.partition_index, error_code=ErrorCode.INVALID_REQUEST)
-                        for wanted in topic.partitions
+                        else PartitionResponse(
+                            partition_index=requested.partition_index, error_code=ErrorCode.INVALID_REQUEST
+                        )
+                        for requested in topic.partitions
                         # A partition that is requested twice gets one result, with an error.
-                        if (times := seen.pop((topic.name, wanted.partition_index), 0))
+                        if (times := seen.pop((topic.name, requested.partition_index), 0))
                     ],
                 )
                 for topic in request.topics
@@ -52,29 +60,29 @@ class OffsetsApi:
         context: RequestContext,
         request: ListOffsetsRequest,
         topic: str,
-        wanted: ListOffsetsRequest.ListOffsetsPartition,
-    ) -> Answer:
-        answer = Answer(partition_index=wanted.partition_index)
+        requested: ListOffsetsRequest.ListOffsetsPartition,
+    ) -> PartitionResponse:
+        response = PartitionResponse(partition_index=requested.partition_index)
         try:
             if not context.may(Operation.DESCRIBE, Resource.TOPIC, topic):
                 raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-            if wanted.timestamp < 0 and context.api_version < _VERSION_MIN.get(wanted.timestamp, 0):
+            if requested.timestamp < 0 and context.api_version < _VERSION_MIN.get(requested.timestamp, 0):
                 raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-            if wanted.timestamp < EARLIEST_PENDING_UPLOAD:
+            if requested.timestamp < EARLIEST_PENDING_UPLOAD:
                 raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-            partition = self._replicas.get(topic, wanted.partition_index)
-            partition.check_leader(wanted.current_leader_epoch)
-            found = partition.find_offset(wanted.timestamp, committed_only=request.isolation_level == READ_COMMITTED)
+            partition = self._replicas.get(topic, requested.partition_index)
+            partition.check_leader(requested.current_leader_epoch)
+            found = partition.find_offset(requested.timestamp, committed_only=request.isolation_level == READ_COMMITTED)
         except KafkaError as error:
-            answer.error_code = error.code
-            return answer
+            response.error_code = error.code
+            return response
         except (OSError, CorruptData) as error:
             self._replicas.report_read_error(error)
             corrupt = isinstance(error, CorruptData)
-            answer.error_code = ErrorCode.CORRUPT_MESSAGE if corrupt else ErrorCode.KAFKA_STORAGE_ERROR
-            return answer
+            response.error_code = ErrorCode.CORRUPT_MESSAGE if corrupt else ErrorCode.KAFKA_STORAGE_ERROR
+            return response
         if found is not None:
-            answer.offset, answer.timestamp = found.offset, found.timestamp
+            response.offset, response.timestamp = found.offset, found.timestamp
             if context.api_version >= LEADER_EPOCH_VERSION_MIN:
-                answer.leader_epoch = found.leader_epoch
-        return answer
+                response.leader_epoch = found.leader_epoch
+        return response

@@ -14,11 +14,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from headrace.api.data.produce_transactional import TransactionalBatches
+from headrace.api.permissions import on_topics
 from headrace.base.clock import Clock
 from headrace.base.eager import Rest, begin
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.coordinators.partitioning import INTERNAL_TOPICS
 from headrace.metadata.image import Image
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.produce import ProduceRequest, ProduceResponse
 from headrace.records.batch import CODEC_MASK, TRANSACTIONAL, BatchHeader
 from headrace.records.compression import Codec
@@ -30,7 +32,7 @@ from headrace.replication.traffic import TopicTraffic
 from headrace.replication.verification import Guard, NoVerifier, TransactionVerifier
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
-from headrace.server.dispatch import HoldFrame
+from headrace.server.dispatch import HoldFrame, Service
 from headrace.server.frames import CloseConnection
 
 PartitionResponse = ProduceResponse.PartitionProduceResponse
@@ -53,7 +55,7 @@ class _Pending(NamedTuple):
     """One batch that must be checked in a thread or verified before it is appended."""
 
     topic: ProduceRequest.TopicProduceData
-    answer: PartitionResponse
+    partition_response: PartitionResponse
     partition: Partition
     records: memoryview
     header: BatchHeader
@@ -81,6 +83,9 @@ class ProduceApi:
         self._loop = loop
         self._transactional = TransactionalBatches(verifier or NoVerifier(), verification_enabled)
 
+    def services(self) -> list[Service]:
+        return [Service(ApiKey.PRODUCE, (3, 13), self.handle, on_topics(Operation.WRITE))]
+
     def handle(self, context: RequestContext, request: ProduceRequest) -> Any:
         acks = request.acks
         if acks not in (-1, 0, 1):
@@ -90,11 +95,11 @@ class ProduceApi:
         pending: list[_Pending] = []
         unflushed: list[tuple[PartitionResponse, Synced]] = []
         for topic in request.topic_data:
-            answers = []
+            results = []
             refusal = None if context.peer.authority.unrestricted else self._refusal(context, topic)
             for data in topic.partition_data:
-                answer = PartitionResponse(index=data.index)
-                answers.append(answer)
+                partition_response = PartitionResponse(index=data.index)
+                results.append(partition_response)
                 admitted = guard = None
                 try:
                     if refusal is not None:
@@ -119,22 +124,24 @@ class ProduceApi:
                                 context.api_version, partition, header, request.transactional_id, now_ms
                             )
                         if compressed is None or (guard is not None and guard.waits):
-                            pending.append(_Pending(topic, answer, partition, records, header, compressed, guard))
+                            pending.append(
+                                _Pending(topic, partition_response, partition, records, header, compressed, guard)
+                            )
                             continue
                         checked = compressed
                     else:
                         checked = partition.check(records, header, now_ms)
-                    self._append(answer, partition, records, header, checked, now_ms, unflushed, guard)
+                    self._append(partition_response, partition, records, header, checked, now_ms, unflushed, guard)
                 except KafkaError as error:
-                    self._refuse(context, topic, answer, error, admitted)
-            responses.append(TopicResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
+                    self._refuse(context, topic, partition_response, error, admitted)
+            responses.append(TopicResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=results))
         response = ProduceResponse(responses=responses)
         if pending:
             finished = begin(self._finish(context, request, response, pending, now_ms, unflushed))
             return HoldFrame(finished) if isinstance(finished, Rest) else finished
         if unflushed and acks:
             return self._flushed(response, unflushed)
-        return response if acks else self._unanswered(response)
+        return response if acks else self._check_unacknowledged(response)
 
     async def _flushed(
         self, response: ProduceResponse, unflushed: list[tuple[PartitionResponse, Synced]]
@@ -143,11 +150,15 @@ class ProduceApi:
 
         Later requests of the connection are not blocked by it.
         """
-        for answer, flush in unflushed:
+        for partition_response, flush in unflushed:
             error = await asyncio.shield(flush)  # other requests wait for the same flush
             if error is not None:
-                answer.error_code, answer.error_message = error.code, error.message
-                answer.base_offset, answer.log_append_time_ms, answer.log_start_offset = -1, -1, -1
+                partition_response.error_code, partition_response.error_message = error.code, error.message
+                (
+                    partition_response.base_offset,
+                    partition_response.log_append_time_ms,
+                    partition_response.log_start_offset,
+                ) = -1, -1, -1
         return response
 
     def _refusal(self, context: RequestContext, topic: ProduceRequest.TopicProduceData) -> KafkaError | None:
@@ -167,10 +178,7 @@ class ProduceApi:
             if found is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
             topic.name = found.name
-        partition = self._replicas.get(topic.name, index)
-        if topic.name in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
-        return partition
+        return writable_partition(self._replicas, topic.name, index, context.client_id)
 
     def _check_attributes(self, context: RequestContext, header: BatchHeader, transactional_id: str | None) -> None:
         if header.codec == Codec.ZSTD and context.api_version < ZSTD_VERSION_MIN:
@@ -180,7 +188,7 @@ class ProduceApi:
 
     def _append(
         self,
-        answer: PartitionResponse,
+        partition_response: PartitionResponse,
         partition: Partition,
         records: memoryview,
         header: BatchHeader,
@@ -195,9 +203,9 @@ class ProduceApi:
             info = partition.append(records, header, checked.max_timestamp, now_ms)
         else:
             info = partition.append_transactional(records, header, checked.max_timestamp, now_ms, guard)
-        answer.base_offset = info.first_offset
-        answer.log_append_time_ms = info.log_append_time
-        answer.log_start_offset = partition.log.log_start
+        partition_response.base_offset = info.first_offset
+        partition_response.log_append_time_ms = info.log_append_time
+        partition_response.log_start_offset = partition.log.log_start
         traffic = partition.traffic
         traffic.produces += 1
         if not info.duplicate:
@@ -206,7 +214,7 @@ class ProduceApi:
         if partition.waits_for_disk:
             flush = partition.flushed(info.last_offset)
             if flush is not None:
-                unflushed.append((answer, flush))
+                unflushed.append((partition_response, flush))
 
     async def _finish(
         self,
@@ -225,13 +233,20 @@ class ProduceApi:
             try:
                 one.partition.admit(request.acks)  # the partition may have changed in the meantime
                 self._append(
-                    one.answer, one.partition, one.records, one.header, one.checked, now_ms, unflushed, one.guard
+                    one.partition_response,
+                    one.partition,
+                    one.records,
+                    one.header,
+                    one.checked,
+                    now_ms,
+                    unflushed,
+                    one.guard,
                 )
             except KafkaError as error:
-                self._refuse(context, one.topic, one.answer, error, one.partition)
+                self._refuse(context, one.topic, one.partition_response, error, one.partition)
         if unflushed and request.acks:
             return await self._flushed(response, unflushed)
-        return response if request.acks else self._unanswered(response)
+        return response if request.acks else self._check_unacknowledged(response)
 
     async def _check(
         self, context: RequestContext, request: ProduceRequest, one: _Pending, now_ms: int
@@ -249,7 +264,7 @@ class ProduceApi:
                 )
             return one._replace(checked=checked, guard=guard)
         except KafkaError as error:
-            self._refuse(context, one.topic, one.answer, error, partition)
+            self._refuse(context, one.topic, one.partition_response, error, partition)
             return None
 
     async def _verified(
@@ -267,24 +282,24 @@ class ProduceApi:
             if error is None:
                 verified.append(one)
             else:
-                self._refuse(context, one.topic, one.answer, error, None)
+                self._refuse(context, one.topic, one.partition_response, error, None)
         return verified
 
     @staticmethod
-    def _unanswered(response: ProduceResponse) -> None:
+    def _check_unacknowledged(response: ProduceResponse) -> None:
         """Raise CloseConnection if an acks=0 batch failed, which a client without responses notices only that way."""
         for topic in response.responses:
-            for answer in topic.partition_responses:
-                if answer.error_code:
+            for result in topic.partition_responses:
+                if result.error_code:
                     raise CloseConnection(
-                        f"acks=0 produce to {topic.name}-{answer.index} failed with {ErrorCode(answer.error_code).name}"
+                        f"acks=0 produce to {topic.name}-{result.index} failed with {ErrorCode(result.error_code).name}"
                     )
 
     def _refuse(
         self,
         context: RequestContext,
         topic: ProduceRequest.TopicProduceData | None,
-        answer: PartitionResponse,
+        partition_response: PartitionResponse,
         error: KafkaError,
         admitted: Partition | None,
     ) -> None:
@@ -292,15 +307,15 @@ class ProduceApi:
 
         `admitted` is the partition that was about to append; as in Kafka, its log start goes into the response.
         """
-        answer.error_code = error.code
-        answer.base_offset = -1
-        answer.error_message = error.message or None
+        partition_response.error_code = error.code
+        partition_response.base_offset = -1
+        partition_response.error_message = error.message or None
         if admitted is not None:
             _count_refusal(admitted.traffic, error)
             if error.code not in _EXPECTED:
-                answer.log_start_offset = admitted.log.log_start
+                partition_response.log_start_offset = admitted.log.log_start
         if isinstance(error, InvalidRecords):
-            answer.record_errors = [
+            partition_response.record_errors = [
                 ProduceResponse.BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=text)
                 for index, text in error.record_errors
             ]
@@ -309,9 +324,9 @@ class ProduceApi:
             and topic is not None
             and context.api_version >= LEADER_HINT_VERSION_MIN
         ):
-            known = self._image().partition(topic.name, answer.index)
+            known = self._image().partition(topic.name, partition_response.index)
             if known is not None:
-                answer.current_leader = ProduceResponse.LeaderIdAndEpoch(
+                partition_response.current_leader = ProduceResponse.LeaderIdAndEpoch(
                     leader_id=known.leader, leader_epoch=known.leader_epoch
                 )
 
@@ -329,6 +344,14 @@ class ProduceApi:
                 for topic in request.topic_data
             ]
         )
+
+
+def writable_partition(replicas: Replicas, topic: str, index: int, client_id: str | None) -> Partition:
+    """Return the partition. Raise KafkaError if this node has none, or if it is internal and the client may not write to it."""
+    partition = replicas.get(topic, index)
+    if topic in INTERNAL_TOPICS and client_id != ADMIN_CLIENT_ID:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+    return partition
 
 
 def _count_refusal(traffic: TopicTraffic, error: KafkaError) -> None:

@@ -34,7 +34,7 @@ _UNVERIFIED = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-_NO_PART = frozenset(
+_NOT_PART_OF_TRANSACTION = frozenset(
     {ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
 )
 
@@ -83,10 +83,10 @@ class TransactionalBatches:
         One request to the coordinator covers all batches: a client has one transaction at a time.
         """
         first = waiting[0][1]
-        asked = {name: None for name, header in waiting if _is_of_one(header, first)}
+        partitions = {name: None for name, header in waiting if _is_of_one(header, first)}
         adds = version >= ADDING_VERSION_MIN
         codes = await self._verifier.verify(
-            transactional_id, first.producer_id, first.producer_epoch, list(asked), add=adds
+            transactional_id, first.producer_id, first.producer_epoch, list(partitions), add=adds
         )
         return [
             _refusal(codes.get(name, ErrorCode.COORDINATOR_NOT_AVAILABLE), version)
@@ -109,10 +109,10 @@ def _refusal(code: ErrorCode, version: int) -> KafkaError | None:
     if code in _UNVERIFIED or (code is ErrorCode.CONCURRENT_TRANSACTIONS and version < ADDING_VERSION_MIN):
         return KafkaError(
             ErrorCode.NOT_ENOUGH_REPLICAS,
-            f"the transaction's coordinator could not say whether the partition is part of it: {code.name}",
+            f"the transaction's coordinator could not verify that the partition is part of it: {code.name}",
         )
     if code is ErrorCode.TRANSACTION_ABORTABLE and version >= ABORTABLE_VERSION_MIN:
         return KafkaError(code)
-    if code in _NO_PART:
+    if code in _NOT_PART_OF_TRANSACTION:
         return KafkaError(ErrorCode.INVALID_TXN_STATE, "the partition is not part of the transaction")
     return KafkaError(code)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from headrace.api.groups.classic_groups import answer_of
+from headrace.api.groups.group_decisions import request_decision
+from headrace.api.permissions import on_groups
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.broker.shard_runner import Coordination
 from headrace.coordinators.group.consumer.description import describe
 from headrace.coordinators.group.request import Asked
 from headrace.coordinators.group.shard import GroupShard
 from headrace.metadata.image import Image
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -22,6 +24,7 @@ from headrace.protocol.messages.consumer_group_heartbeat import (
 )
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 
 GROUP_VERSION = "group.version"
 HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
@@ -43,6 +46,12 @@ class ConsumerGroupsApi:
         self._image = image
         self._is_enabled = is_enabled
 
+    def services(self) -> list[Service]:
+        return [
+            Service(ApiKey.CONSUMER_GROUP_HEARTBEAT, (0, 1), self.heartbeat, on_groups(Operation.READ)),
+            Service(ApiKey.CONSUMER_GROUP_DESCRIBE, (0, 1), self.describe, on_groups(Operation.DESCRIBE)),
+        ]
+
     def heartbeat(
         self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
     ) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
@@ -50,14 +59,14 @@ class ConsumerGroupsApi:
             self._check(context, request)
         except KafkaError as error:
             return _refused(error)
-        asked = Asked(
+        coordinator_request = Asked(
             request,
             context.api_version,
             context.client_id or "",
             f"/{context.peer.address}",
             partial(_may_describe, context),
         )
-        return answer_of(self._groups, request.group_id, asked, _refused)
+        return request_decision(self._groups, request.group_id, coordinator_request, _refused)
 
     def _check(self, context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> None:
         self._check_feature()

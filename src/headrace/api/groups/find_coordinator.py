@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from headrace.api.permissions import on_groups
 from headrace.base.errors import ErrorCode
 from headrace.broker.topic_creation import TopicCreation
 from headrace.coordinators.partitioning import GROUPS_TOPIC, TRANSACTIONS_TOPIC, coordinator_partition
 from headrace.metadata.image import Image
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 
 MANY_KEYS_VERSION_MIN = 4
 GROUP_KEY, TRANSACTION_KEY, SHARE_KEY = 0, 1, 2
@@ -63,6 +66,9 @@ class FindCoordinatorApi:
         self._creation = creation
         self._node_id = node_id
         self._coordinators = {GROUP_KEY: groups, TRANSACTION_KEY: transactions}
+
+    def services(self) -> list[Service]:
+        return [Service(ApiKey.FIND_COORDINATOR, (0, 6), self.handle, on_groups(Operation.DESCRIBE))]
 
     async def handle(self, context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
         many = context.api_version >= MANY_KEYS_VERSION_MIN

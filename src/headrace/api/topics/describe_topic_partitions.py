@@ -4,26 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from headrace.api.permissions import on_topics
 from headrace.base.errors import ErrorCode
 from headrace.controller.topics import is_valid_name
 from headrace.coordinators.partitioning import INTERNAL_TOPICS
 from headrace.metadata.image import Broker, Image, Partition, Topic
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
 )
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 
-Answer = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
+TopicResponse = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
 Described = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition
 Cursor = DescribeTopicPartitionsResponse.Cursor
 
 
-class TopicPagesApi:
+class DescribeTopicPartitionsApi:
     def __init__(self, image: Callable[[], Image], partitions_max: int) -> None:
         self._image = image
         self._partitions_max = partitions_max
+
+    def services(self) -> list[Service]:
+        return [Service(ApiKey.DESCRIBE_TOPIC_PARTITIONS, (0, 0), self.describe, on_topics(Operation.DESCRIBE))]
 
     def describe(
         self, context: RequestContext, request: DescribeTopicPartitionsRequest
@@ -35,25 +41,27 @@ class TopicPagesApi:
         if cursor is not None and cursor.partition_index < 0:
             code = ErrorCode.INVALID_REQUEST
             return DescribeTopicPartitionsResponse(
-                topics=[Answer(name=name, error_code=code) for name in names if not everything]
+                topics=[TopicResponse(name=name, error_code=code) for name in names if not everything]
             )
         if cursor is not None:
             names = [name for name in names if name >= cursor.topic_name]
         permitted = context.permitted(Operation.DESCRIBE, Resource.TOPIC, names, quietly=everything)
         seen = [name for name in names if name in permitted]
         first = cursor.partition_index if cursor is not None and seen[:1] == [cursor.topic_name] else 0
-        answer = self._page(
+        response = self._page(
             context, image, seen, first, max(min(request.response_partition_limit, self._partitions_max), 1)
         )
-        for topic in answer.topics:
+        for topic in response.topics:
             topic.topic_authorized_operations = context.operations(Resource.TOPIC, topic.name or "")
         if not everything:
-            answer.topics += [
-                Answer(name=name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, is_internal=name in INTERNAL_TOPICS)
+            response.topics += [
+                TopicResponse(
+                    name=name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, is_internal=name in INTERNAL_TOPICS
+                )
                 for name in names
                 if name not in permitted
             ]
-        return answer
+        return response
 
     @staticmethod
     def _page(
@@ -61,29 +69,29 @@ class TopicPagesApi:
     ) -> DescribeTopicPartitionsResponse:
         listener = context.peer.listener
         live = {broker.id: broker for broker in image.live_brokers() if broker.endpoint(listener) is not None}
-        answer = DescribeTopicPartitionsResponse(topics=[])
+        response = DescribeTopicPartitionsResponse(topics=[])
         for name in names:
             if limit == 0:
-                answer.next_cursor = Cursor(topic_name=name, partition_index=0)
+                response.next_cursor = Cursor(topic_name=name, partition_index=0)
                 break
             topic = image.topics.get(name)
             if topic is None:
                 bad = not is_valid_name(name)
                 code = ErrorCode.INVALID_TOPIC_EXCEPTION if bad else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                answer.topics.append(Answer(name=name, error_code=code, is_internal=name in INTERNAL_TOPICS))
+                response.topics.append(TopicResponse(name=name, error_code=code, is_internal=name in INTERNAL_TOPICS))
             else:
                 end = min(first + limit, len(topic.partitions))
-                answer.topics.append(_topic(topic, range(first, end), live))
+                response.topics.append(_topic(topic, range(first, end), live))
                 if end < len(topic.partitions):
-                    answer.next_cursor = Cursor(topic_name=name, partition_index=end)
+                    response.next_cursor = Cursor(topic_name=name, partition_index=end)
                     break
                 limit -= max(end - first, 0)
             first = 0
-        return answer
+        return response
 
 
-def _topic(topic: Topic, indexes: range, live: Mapping[int, Broker]) -> Answer:
-    return Answer(
+def _topic(topic: Topic, indexes: range, live: Mapping[int, Broker]) -> TopicResponse:
+    return TopicResponse(
         name=topic.name,
         topic_id=topic.id,
         is_internal=topic.name in INTERNAL_TOPICS,

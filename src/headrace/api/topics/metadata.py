@@ -7,29 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
+from headrace.api.permissions import on_topics
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import METADATA_TOPIC, ZERO_UUID, NodeId
 from headrace.broker.topic_creation import TopicCreation
 from headrace.controller.topics import is_valid_name
 from headrace.coordinators.partitioning import INTERNAL_TOPICS
 from headrace.metadata.image import Broker, Image, Partition, Topic
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 
 BY_ID_VERSION_MIN = 12
-NOT_ASKED = -(2**31)
+NOT_REQUESTED = -(2**31)
 
-TopicAnswer = MetadataResponse.MetadataResponseTopic
+TopicResponse = MetadataResponse.MetadataResponseTopic
 
 
 # Position of topics in the response by their error, as in Kafka. Topics at the same position keep the order of the request.
-PLACES = {ErrorCode.UNKNOWN_TOPIC_ID: 0, ErrorCode.NONE: 1, ErrorCode.TOPIC_AUTHORIZATION_FAILED: 3}
-PLACE_OF_OTHERS = 2
+POSITIONS = {ErrorCode.UNKNOWN_TOPIC_ID: 0, ErrorCode.NONE: 1, ErrorCode.TOPIC_AUTHORIZATION_FAILED: 3}
+POSITION_OF_OTHERS = 2
 
 
-def _place(topic: TopicAnswer) -> int:
-    return PLACES.get(ErrorCode(topic.error_code), PLACE_OF_OTHERS)
+def _position(topic: TopicResponse) -> int:
+    return POSITIONS.get(ErrorCode(topic.error_code), POSITION_OF_OTHERS)
 
 
 class MetadataApi:
@@ -41,6 +44,9 @@ class MetadataApi:
         self._node_id = node_id
         self._cluster_id = cluster_id
         self._auto_create = auto_create
+
+    def services(self) -> list[Service]:
+        return [Service(ApiKey.METADATA, (0, 13), self.handle, on_topics(Operation.DESCRIBE))]
 
     def handle(
         self, context: RequestContext, request: MetadataRequest
@@ -55,17 +61,17 @@ class MetadataApi:
                 refused = missing - context.permitted(Operation.CREATE, Resource.TOPIC, sorted(missing))
             errors = dict.fromkeys(sorted(refused), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             if missing - refused:
-                return self._create_and_answer(context, request, sorted(missing - refused), errors)
-            return self._answer(context, request, errors)
-        return self._answer(context, request, {})
+                return self._create_and_respond(context, request, sorted(missing - refused), errors)
+            return self._respond(context, request, errors)
+        return self._respond(context, request, {})
 
-    async def _create_and_answer(
+    async def _create_and_respond(
         self, context: RequestContext, request: MetadataRequest, missing: list[str], refused: dict[str, ErrorCode]
     ) -> MetadataResponse:
         errors = await self._creation.create(missing, context.peer, context.client_id)
-        return self._answer(context, request, errors | refused)
+        return self._respond(context, request, errors | refused)
 
-    def _answer(
+    def _respond(
         self, context: RequestContext, request: MetadataRequest, errors: dict[str, ErrorCode]
     ) -> MetadataResponse:
         image = self._image()
@@ -81,10 +87,10 @@ class MetadataApi:
             ]
         else:
             topics = [
-                self._one(context, image, wanted, live, operations, errors)
-                for wanted in {(topic.name, topic.topic_id): topic for topic in request.topics or []}.values()
+                self._one(context, image, requested, live, operations, errors)
+                for requested in {(topic.name, topic.topic_id): topic for topic in request.topics or []}.values()
             ]
-            topics.sort(key=_place)
+            topics.sort(key=_position)
         return MetadataResponse(
             brokers=[
                 MetadataResponse.MetadataResponseBroker(
@@ -103,64 +109,66 @@ class MetadataApi:
         self,
         context: RequestContext,
         image: Image,
-        wanted: MetadataRequest.MetadataRequestTopic,
+        requested: MetadataRequest.MetadataRequestTopic,
         live: Mapping[int, Broker],
         operations: bool,
         errors: dict[str, ErrorCode],
-    ) -> TopicAnswer:
-        if wanted.name is None or wanted.topic_id != ZERO_UUID:
-            return self._by_id(context, image, wanted, live, operations)
-        if not context.may(Operation.DESCRIBE, Resource.TOPIC, wanted.name):
+    ) -> TopicResponse:
+        if requested.name is None or requested.topic_id != ZERO_UUID:
+            return self._by_id(context, image, requested, live, operations)
+        if not context.may(Operation.DESCRIBE, Resource.TOPIC, requested.name):
             # Refuse before looking it up: the response must not reveal whether the topic exists.
-            return TopicAnswer(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=wanted.name)
-        topic = image.topics.get(wanted.name)
+            return TopicResponse(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=requested.name)
+        topic = image.topics.get(requested.name)
         if topic is not None:
             return self._topic(context, topic, live, operations)
-        code = errors.get(wanted.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        if not is_valid_name(wanted.name):
+        code = errors.get(requested.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if not is_valid_name(requested.name):
             code = ErrorCode.INVALID_TOPIC_EXCEPTION
         known = operations and code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        return TopicAnswer(
+        return TopicResponse(
             error_code=code,
-            name=wanted.name,
-            is_internal=wanted.name in INTERNAL_TOPICS,
-            topic_authorized_operations=context.operations(Resource.TOPIC, wanted.name) if known else NOT_ASKED,
+            name=requested.name,
+            is_internal=requested.name in INTERNAL_TOPICS,
+            topic_authorized_operations=context.operations(Resource.TOPIC, requested.name) if known else NOT_REQUESTED,
         )
 
     def _by_id(
         self,
         context: RequestContext,
         image: Image,
-        wanted: MetadataRequest.MetadataRequestTopic,
+        requested: MetadataRequest.MetadataRequestTopic,
         live: Mapping[int, Broker],
         operations: bool,
-    ) -> TopicAnswer:
+    ) -> TopicResponse:
         name = None if context.api_version >= BY_ID_VERSION_MIN else ""
         if context.api_version < BY_ID_VERSION_MIN:
-            return TopicAnswer(error_code=ErrorCode.INVALID_REQUEST, name=name, topic_id=wanted.topic_id)
-        topic = image.topic_by_id(wanted.topic_id)
+            return TopicResponse(error_code=ErrorCode.INVALID_REQUEST, name=name, topic_id=requested.topic_id)
+        topic = image.topic_by_id(requested.topic_id)
         if topic is None:
-            return TopicAnswer(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=name, topic_id=wanted.topic_id)
+            return TopicResponse(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=name, topic_id=requested.topic_id)
         if not context.may(Operation.DESCRIBE, Resource.TOPIC, topic.name):
-            return TopicAnswer(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name, topic_id=wanted.topic_id)
+            return TopicResponse(
+                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name, topic_id=requested.topic_id
+            )
         return self._topic(context, topic, live, operations)
 
     def _topic(
         self, context: RequestContext, topic: Topic, live: Mapping[int, Broker], operations: bool
-    ) -> TopicAnswer:
-        return TopicAnswer(
+    ) -> TopicResponse:
+        return TopicResponse(
             name=topic.name,
             topic_id=topic.id,
             is_internal=topic.name in INTERNAL_TOPICS,
             partitions=[_partition(index, partition, live) for index, partition in enumerate(topic.partitions)],
-            topic_authorized_operations=context.operations(Resource.TOPIC, topic.name) if operations else NOT_ASKED,
+            topic_authorized_operations=context.operations(Resource.TOPIC, topic.name) if operations else NOT_REQUESTED,
         )
 
 
-def cluster_operations(context: RequestContext, asked: bool) -> int:
+def cluster_operations(context: RequestContext, requested: bool) -> int:
     """Return the bit field of operations that the client may perform on the cluster, 0 if it may not describe it."""
-    if not asked:
-        return NOT_ASKED
+    if not requested:
+        return NOT_REQUESTED
     return context.operations(Resource.CLUSTER) if context.may(Operation.DESCRIBE, Resource.CLUSTER) else 0
 
 

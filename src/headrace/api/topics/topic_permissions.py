@@ -63,9 +63,9 @@ def split_deletions(
 ) -> tuple[DeleteTopicsRequest, list[Deleted]]:
     if context.may(Operation.DELETE, Resource.CLUSTER, quietly=True):
         return request, []
-    wanted = request.topics or [DeleteTopicsRequest.DeleteTopicState(name=name) for name in request.topic_names]
+    requested = request.topics or [DeleteTopicsRequest.DeleteTopicState(name=name) for name in request.topic_names]
     left, refused = [], []
-    for topic in wanted:
+    for topic in requested:
         by_id = topic.name is None
         name = name_of(topic.topic_id) if by_id else topic.name
         if name is None or context.may(Operation.DELETE, Resource.TOPIC, name):

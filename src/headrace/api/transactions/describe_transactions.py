@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from headrace.api.permissions import on_transactional_ids
 from headrace.base.clock import Clock
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.broker.shard_runner import Coordination
 from headrace.coordinators.transaction.reads import describe, list_transactions, unknown_states
 from headrace.coordinators.transaction.request import ListFilters
 from headrace.coordinators.transaction.shard import TransactionShard
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
 from headrace.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 
 Described = DescribeTransactionsResponse.TransactionState
 
 
-class TransactionReadsApi:
+class DescribeTransactionsApi:
     def __init__(self, transactions: Coordination[TransactionShard], clock: Clock) -> None:
         self._transactions = transactions
         self._clock = clock
+
+    def services(self) -> Sequence[Service]:
+        return [
+            Service(ApiKey.DESCRIBE_TRANSACTIONS, (0, 0), self.describe, on_transactional_ids(Operation.DESCRIBE)),
+            Service(ApiKey.LIST_TRANSACTIONS, (0, 2), self.list, on_transactional_ids(Operation.DESCRIBE)),
+        ]
 
     def describe(self, context: RequestContext, request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
         states = []

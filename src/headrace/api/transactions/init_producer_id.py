@@ -2,18 +2,72 @@
 
 from __future__ import annotations
 
-from headrace.api.transactions.add_partitions_to_txn import TransactionsApi
-from headrace.base.errors import ErrorCode, HeadraceError
+from headrace.api.permissions import IDEMPOTENT_WRITE
+from headrace.api.transactions.coordinator_decisions import CoordinatorDecisions
+from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.broker.producer_ids import ProducerIds
+from headrace.coordinators.transaction.request import (
+    InitProducer,
+    ProducerInitialized,
+)
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 
 
-class ProducersApi:
-    def __init__(self, producer_ids: ProducerIds, transactions: TransactionsApi) -> None:
+class TransactionalProducers:
+    """Initializes producers with a transactional id, which the transaction coordinator decides on."""
+
+    def __init__(self, decisions: CoordinatorDecisions) -> None:
+        self._decisions = decisions
+
+    async def init(self, context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
+        """Initialize the producer of a transactional id; the caller has checked the client's permissions."""
+        assert request.transactional_id is not None
+        coordinator_request = InitProducer(
+            request.transactional_id,
+            request.transaction_timeout_ms,
+            request.producer_id,
+            request.producer_epoch,
+            enable_two_phase_commit=request.enable2_pc,
+            keep_prepared=request.keep_prepared_txn,
+            version=context.api_version,
+        )
+        try:
+            initialized: ProducerInitialized = await self._decisions.decide(coordinator_request)
+        except KafkaError as error:
+            return InitProducerIdResponse(error_code=error.code, producer_epoch=-1)
+        except (OSError, HeadraceError):
+            return InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, producer_epoch=-1)
+        return InitProducerIdResponse(
+            producer_id=initialized.producer_id,
+            producer_epoch=initialized.producer_epoch,
+            ongoing_txn_producer_id=initialized.ongoing_producer_id,
+            ongoing_txn_producer_epoch=initialized.ongoing_producer_epoch,
+        )
+
+
+class InitProducerIdApi:
+    """The handler of InitProducerId; `unstable_versions` adds a version that Kafka may still change."""
+
+    def __init__(
+        self, producer_ids: ProducerIds, transactions: TransactionalProducers, *, unstable_versions: bool = False
+    ) -> None:
         self._producer_ids = producer_ids
         self._transactions = transactions
+        self._unstable_versions = unstable_versions
+
+    def services(self) -> list[Service]:
+        return [
+            Service(
+                ApiKey.INIT_PRODUCER_ID,
+                (0, 6 if self._unstable_versions else 5),
+                self.init_producer_id,
+                IDEMPOTENT_WRITE,
+            ),
+        ]
 
     async def init_producer_id(self, context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
         if request.transactional_id is not None:

@@ -10,15 +10,19 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from headrace.api.permissions import CLUSTER_ACTION_OR_ALTER
 from headrace.base.clock import Clock
+from headrace.base.eager import at_once
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.coordinators.partitioning import GROUPS_TOPIC
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from headrace.records.control import TransactionMarker
 from headrace.replication.replicas import Replicas
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 
 log = logging.getLogger(__name__)
 
@@ -38,11 +42,14 @@ _NOT_READY = frozenset(
 )
 
 
-class MarkersApi:
+class WriteTxnMarkersApi:
     def __init__(self, replicas: Replicas, clock: Clock, end_offsets: EndOffsets) -> None:
         self._replicas = replicas
         self._clock = clock
         self._end_offsets = end_offsets
+
+    def services(self) -> list[Service]:
+        return [Service(ApiKey.WRITE_TXN_MARKERS, (1, 2), at_once(self.write), CLUSTER_ACTION_OR_ALTER)]
 
     async def write(self, context: RequestContext, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
         if not (
@@ -99,12 +106,12 @@ class MarkersApi:
         except KafkaError as error:
             self._refuse(name, error, codes)
         except Exception:
-            log.exception("%s: the end of a transaction failed", name)
+            log.exception("the end of a transaction on %s could not be written; its coordinator will retry", name)
             codes[name] = ErrorCode.UNKNOWN_SERVER_ERROR
 
     @staticmethod
     def _refuse(name: TopicPartition, error: KafkaError, codes: Codes) -> None:
-        log.info("%s: a transaction marker is refused: %s", name, error)
+        log.info("a transaction marker for %s was refused: %s", name, error)
         codes[name] = ErrorCode.NOT_LEADER_OR_FOLLOWER if error.code in _NOT_READY else error.code
 
 

@@ -23,9 +23,9 @@ SERIES_MAX = 50_000  # pairs of group and partition per scrape
 Row = tuple[str, int, int | None, float | None]  # labels, committed offset, lag in records, lag in seconds
 
 _HELP = {
-    "kafka_consumergroup_current_offset": "What the group has committed.",
-    "kafka_consumergroup_lag": "Records behind it.",
-    "kafka_consumergroup_lag_seconds": "The age of the first of them.",
+    "kafka_consumergroup_current_offset": "The offset that the group has committed.",
+    "kafka_consumergroup_lag": "Records after the committed offset.",
+    "kafka_consumergroup_lag_seconds": "The age of the first record after the committed offset.",
 }
 
 
@@ -37,7 +37,7 @@ class GroupLag:
         self._left_out = 0
         metrics.gauge(
             "headrace_group_lag_left_out",
-            f"Partitions of groups beyond the {SERIES_MAX} that one scrape tells of.",
+            f"Partitions of groups beyond the {SERIES_MAX} that one scrape includes.",
             lambda: float(self._left_out),
         )
         metrics.texts.append(self.expose)
@@ -56,16 +56,16 @@ class GroupLag:
 
     def _rows(self) -> Iterator[Row | None]:
         """Yield a row per committed partition, or None for a group that is left out."""
-        self._left_out, told, now_ms = 0, 0, self._clock.now_ms()
+        self._left_out, total, now_ms = 0, 0, self._clock.now_ms()
         for machine in self._groups.loaded():
             for group, offsets in machine.offsets.groups.committed_items():
-                telling = min(len(offsets), SERIES_MAX - told)
-                told += telling
-                self._left_out += len(offsets) - telling
-                if not telling:
+                shown = min(len(offsets), SERIES_MAX - total)
+                total += shown
+                self._left_out += len(offsets) - shown
+                if not shown:
                     yield None
                     continue
-                for (topic, index), committed in islice(offsets.committed_items(), telling):
+                for (topic, index), committed in islice(offsets.committed_items(), shown):
                     names = labels(consumergroup=group, topic=topic, partition=index)
                     yield names, committed.offset, *self._lag(topic, index, committed.offset, now_ms)
 

@@ -1,25 +1,26 @@
-"""DescribeLogDirs 1–5 and AlterReplicaLogDirs 1–2: replicas and free space of each log directory; moving a replica."""
+"""DescribeLogDirs 1–5: replicas and free space of each log directory."""
 
 from __future__ import annotations
 
 import asyncio
 
-from headrace.base.errors import ErrorCode, KafkaError
-from headrace.protocol.messages.alter_replica_log_dirs import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
+from headrace.api.permissions import DESCRIBE_CLUSTER
+from headrace.base.errors import ErrorCode
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from headrace.replication.dir_moves import DirMoves
 from headrace.replication.directories import Directories
 from headrace.replication.replicas import Replicas
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 from headrace.storage.log_dirs import LogDir
 
 Result = DescribeLogDirsResponse.DescribeLogDirsResult
 Described = DescribeLogDirsResponse.DescribeLogDirsPartition
-Moved = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
 UNKNOWN_BYTES = -1
 
 
-class LogDirsApi:
+class DescribeLogDirsApi:
     def __init__(
         self,
         replicas: Replicas,
@@ -32,8 +33,11 @@ class LogDirsApi:
         self._moves = moves
         self._loop = loop
 
-    async def describe(self, context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
-        wanted = (
+    def services(self) -> list[Service]:
+        return [Service(ApiKey.DESCRIBE_LOG_DIRS, (1, 5), self.handle, DESCRIBE_CLUSTER)]
+
+    async def handle(self, context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+        requested = (
             None
             if request.topics is None
             else {(topic.topic, index) for topic in request.topics for index in topic.partitions}
@@ -41,7 +45,7 @@ class LogDirsApi:
         found: dict[str, dict[str, list[Described]]] = {}
         for partition in self._replicas.all():
             name = partition.name
-            if partition.offline is None and (wanted is None or tuple(name) in wanted):
+            if partition.offline is None and (requested is None or tuple(name) in requested):
                 behind = max(partition.high_watermark - partition.log.log_end, 0)
                 described = Described(
                     partition_index=name.partition, partition_size=partition.log.size, offset_lag=behind
@@ -49,7 +53,7 @@ class LogDirsApi:
                 path = self._replicas.log_dir_of(partition).path
                 found.setdefault(path, {}).setdefault(name.topic, []).append(described)
         for name, log_dir, future in self._moves.under_way():
-            if wanted is None or tuple(name) in wanted:
+            if requested is None or tuple(name) in requested:
                 behind = max(self._replicas.get(*name).log.log_end - future.log_end, 0)
                 described = Described(
                     partition_index=name.partition,
@@ -77,20 +81,4 @@ class LogDirsApi:
             total_bytes=total,
             usable_bytes=usable,
             is_cordoned=self._directories.is_cordoned(log_dir),
-        )
-
-    def alter(self, context: RequestContext, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
-        results: dict[str, list[Moved]] = {}
-        for directory in request.dirs:
-            for topic in directory.topics:
-                for index in topic.partitions:
-                    moved = Moved(partition_index=index)
-                    try:
-                        self._moves.move(topic.name, index, directory.path)
-                    except KafkaError as error:
-                        moved.error_code = error.code
-                    results.setdefault(topic.name, []).append(moved)
-        topic_result = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult
-        return AlterReplicaLogDirsResponse(
-            results=[topic_result(topic_name=name, partitions=moved) for name, moved in results.items()]
         )

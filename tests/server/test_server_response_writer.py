@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.server import response_writer as outlet_module
-from headrace.server.response_writer import JOIN_MAX, Outlet, joined
+from headrace.server.response_writer import JOIN_MAX, ResponseWriter, joined
 
 
 class Range:
@@ -42,12 +42,12 @@ class Wire(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.written = bytearray()
-        self.outlet: Outlet | None = None
+        self.writer: ResponseWriter | None = None
         self.high = 0
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += data
-        self.outlet.paused = True
+        self.writer.paused = True
 
     def set_write_buffer_limits(self, high: int | None = None, low: Any = None) -> None:
         self.high = high
@@ -75,7 +75,7 @@ def make_parts(parts: Sequence[tuple[bool, bytes]], taken: bytearray | None = No
 @given(st.lists(PARTS, min_size=1, max_size=6), st.integers(1, 64))
 def test_a_pausing_transport_receives_all_data_in_order(responses: list[list[tuple[bool, bytes]]], piece: int) -> None:
     wire = Wire()
-    wire.outlet = out = Outlet(wire)
+    wire.writer = out = ResponseWriter(wire)
     was_joined, was_piece = outlet_module.JOIN_MAX, outlet_module.WRITE_PIECE
     outlet_module.JOIN_MAX, outlet_module.WRITE_PIECE = 40, piece
     try:
@@ -101,7 +101,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 def plain(sock: socket.socket, monkeypatch: pytest.MonkeyPatch) -> Plain:
     monkeypatch.setattr(outlet_module, "_CORK", None)  # a socket pair has no TCP
     wire = Plain(sock)
-    wire.outlet = Outlet(wire)
+    wire.writer = ResponseWriter(wire)
     return wire
 
 
@@ -116,7 +116,7 @@ def test_data_beyond_a_full_socket_buffer_is_sent_when_writing_resumes(
 ) -> None:
     wire = plain(pair[0], monkeypatch)
     data = bytes(range(256)) * 20_000
-    wire.outlet.send([data[:100], data[100:]], len(data))
+    wire.writer.send([data[:100], data[100:]], len(data))
     received = bytearray()
     for _ in range(1000):
         pair[1].setblocking(False)
@@ -125,13 +125,13 @@ def test_data_beyond_a_full_socket_buffer_is_sent_when_writing_resumes(
                 received += chunk
         except BlockingIOError:
             pass
-        if wire.outlet.paused:  # the transport sends what it holds, then resumes the outlet
+        if wire.writer.paused:  # the transport sends what it holds, then resumes the outlet
             held, wire.written = bytes(wire.written), bytearray()
             pair[0].setblocking(True)
             pair[0].sendall(held)
             pair[0].setblocking(False)
-            wire.outlet.paused = False
-            wire.outlet.send_more()
+            wire.writer.paused = False
+            wire.writer.send_more()
         elif len(received) == len(data):
             break
     assert bytes(received) == data
@@ -143,7 +143,7 @@ def test_file_ranges_and_bytes_bypass_the_transports_buffer(
     wire = plain(pair[0], monkeypatch)
     sent = bytearray()
     parts: list[Any] = [b"head" * 10_000, Range(b"file" * 10_000, sent), b"tail"]
-    wire.outlet.send(parts, sum(map(len, parts)))
+    wire.writer.send(parts, sum(map(len, parts)))
     assert bytes(sent) == b"file" * 10_000 and not wire.written
     assert pair[1].recv(1 << 20, socket.MSG_WAITALL | socket.MSG_DONTWAIT) == b"head" * 10_000 + b"tail"
 
@@ -153,7 +153,7 @@ def test_a_truncated_file_raises_instead_of_looping(
 ) -> None:
     wire = plain(pair[0], monkeypatch)
     with pytest.raises(OSError, match="shorter"):
-        wire.outlet.send([b"head", Range(b"x" * (JOIN_MAX + 1), bytearray(), step=0)], JOIN_MAX + 5)
+        wire.writer.send([b"head", Range(b"x" * (JOIN_MAX + 1), bytearray(), step=0)], JOIN_MAX + 5)
 
 
 def test_joined_concatenates_bytes_and_file_ranges() -> None:
