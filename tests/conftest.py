@@ -29,7 +29,7 @@ def together(test: str) -> str:
     return f"{PurePath(test.split('::')[0]).stem} {on_kafka[1] or ''}" if on_kafka else test
 
 
-class Scheduling(LoadScopeScheduling):
+class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
     """Schedules by `together`: the marks of pytest-xdist 3.8 for this have no effect under pytest 9.2."""
 
     def _split_scope(self, nodeid: str) -> str:

@@ -59,8 +59,8 @@ def test_labels_identify_the_client_that_pushed(series: ClientSeries) -> None:
 
 
 def test_deltas_are_summed_and_cumulative_values_replace_older_ones(series: ClientSeries) -> None:
-    for value in (5.0, 0.0, 7.0):
-        take(series, total("a.total", value))
+    for count in (5, 0, 7):
+        take(series, total("a.total", count))
     for value in (5.0, 3.0):
         take(series, total("b", value, delta=False))
         take(series, total("c", value, monotonic=False))

@@ -206,7 +206,7 @@ def test_a_query_that_does_not_stop_is_abandoned_after_a_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(driver_module, "STOP_S_MAX", 0.05)
-    monkeypatch.setattr("fake_engine.FakeHandle.stop", lambda self: None)
+    monkeypatch.setattr("tests.pipelines.fake_engine.FakeHandle.stop", lambda self: None)
     with running([make_pipeline(folder=tmp_path)], FakeEngine(), tmp_path) as driver:
         until(lambda: states(driver) == {"shop.counts": "running"})
     assert driver.ended[0][0].state == "stopped" and "did not stop within" in caplog.text
