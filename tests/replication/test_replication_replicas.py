@@ -20,6 +20,7 @@ from headrace.metadata.loader import Changes
 from headrace.options.table import LONG_MAX
 from headrace.options.topic_options import topic_defaults
 from headrace.replication.directories import Directories, StorageFailed
+from headrace.replication.partition import Partition
 from headrace.replication.replicas import Replicas
 from headrace.storage.checkpoints import LOG_START_CHECKPOINT, MetaProperties
 from headrace.storage.log_dirs import LogDir, open_living_dirs
@@ -378,5 +379,23 @@ def test_a_missing_log_is_not_recreated_while_a_directory_is_missing() -> None:
         harness.publish(topic("moved", 1, IDS["/a"]), topic("new", 1, IDS["/a"]))
         await harness.replicas.settle()
         assert harness.directory("new") == "/a"
+
+    run(harness, main)
+
+
+def test_a_listener_that_fails_on_a_leader_change_does_not_stop_other_partitions(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    harness = ReplicasHarness(make_disk())
+
+    def fail(partition: Partition) -> None:
+        raise ZeroDivisionError("a bug")
+
+    harness.replicas.on_led["t"] = fail
+
+    async def main() -> None:
+        await harness.start(topic("t", 2), topic("u", 1))
+        assert [harness.code("t", 0), harness.code("t", 1), harness.code("u")] == [ErrorCode.NONE] * 3
+        assert [record.getMessage().split(":")[0] for record in caplog.records if record.exc_info] == ["t-0", "t-1"]
 
     run(harness, main)

@@ -192,8 +192,13 @@ class Replicas:
         partition.log.configure(config)
         partition.configure(min(min_isr, len(assigned.replicas)))
         partition.lead(assigned.leader, assigned.leader_epoch, assigned.isr)
-        if (tell := self.on_led.get(name.topic)) is not None:
-            tell(partition)
+        if (on_led := self.on_led.get(name.topic)) is not None:
+            try:
+                on_led(partition)
+            except Exception:  # a bug in a coordinator; the other partitions must still be reconciled
+                log.exception(
+                    "%s: its coordinator failed to follow the change of leadership and does not serve requests", name
+                )
         self._compare_directory(partition, assigned)
         return False
 

@@ -20,7 +20,8 @@ them then would fence a live producer.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.coordinators.transaction.fencing import EpochCause, fenced
@@ -35,7 +36,6 @@ from headrace.coordinators.transaction.request import (
 )
 from headrace.coordinators.transaction.state import EPOCH_LAST, EPOCH_MAX, NO_PARTITIONS, Transaction
 from headrace.coordinators.transaction.states import PREPARED, RESTING, State
-from headrace.statemachine.machine import Ticket
 
 if TYPE_CHECKING:
     from headrace.coordinators.transaction.shard import TransactionShard, Tx
@@ -158,8 +158,7 @@ def fence(shard: TransactionShard, name: str, old: Transaction, cause: EpochCaus
 
 def refuse_when_committed(error: KafkaError, tx: Tx) -> None:
     """Fail the request after its records are committed; raising the error would undo them."""
-    asker = tx.ticket
-    tx.reply(Ticket(lambda _, failure: asker.fail(failure or error)), None)
+    tx.call(partial(tx.ticket.fail, error))
 
 
 # --- markers
@@ -201,12 +200,8 @@ def _send(shard: TransactionShard, name: str, decided: Transaction, tx: Tx) -> N
         shard.tables.prepared[name],
     )
 
-    def tell(value: Any, failure: Exception | None) -> None:
-        # After a failure another broker is the coordinator: it finds the record, or nothing was decided.
-        if failure is None:
-            shard.send(markers)
-
-    tx.reply(Ticket(tell), None)
+    # If leadership is lost first, the next coordinator either finds the record and sends the markers, or nothing was decided.
+    tx.call(partial(shard.send, markers))
 
 
 def _complete(shard: TransactionShard, name: str, old: Transaction, now_ms: int, tx: Tx) -> None:
