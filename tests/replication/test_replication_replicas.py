@@ -23,7 +23,7 @@ from headrace.replication.directories import Directories, StorageFailed
 from headrace.replication.partition import Partition
 from headrace.replication.replicas import Replicas
 from headrace.storage.checkpoints import LOG_START_CHECKPOINT, MetaProperties
-from headrace.storage.log_dirs import LogDir, open_living_dirs
+from headrace.storage.log_dirs import LogDir, open_usable_log_dirs
 
 PATHS = ["/a", "/b", "/c"]
 IDS = {path: Uuid(path.encode().ljust(16)) for path in PATHS}
@@ -55,7 +55,7 @@ class ReplicasHarness:
     def __init__(self, files: SimulatedFiles, **options: Any) -> None:
         self.files = files
         self.loop = SimulatedLoop(Random(3))
-        log_dirs, missing = open_living_dirs(files, PATHS, PATHS[0], node_id=NODE)
+        log_dirs, missing = open_usable_log_dirs(files, PATHS, PATHS[0], node_id=NODE)
         for log_dir in log_dirs:
             log_dir.take_clean_shutdown()
         self.directories = Directories(log_dirs, PATHS[0], missing=missing, **options)
@@ -242,7 +242,7 @@ def test_partitions_of_a_missing_directory_are_offline_until_a_restart_with_it()
         await harness.start(known)
         assert [harness.code("t", index) for index in range(3)].count(ErrorCode.NONE) == 2
         assert harness.code("t", lost) is ErrorCode.KAFKA_STORAGE_ERROR
-        with pytest.raises(KafkaError, match="bring it back, or delete the topic"):
+        with pytest.raises(KafkaError, match="restore the directory, or delete the topic"):
             harness.replicas.get("t", lost)
         assert not any(files.exists(f"{path}/t-{lost}") for path in PATHS)
         harness.publish(known, topic("u", 2))  # new topics are still created

@@ -28,7 +28,7 @@ class Range:
     def front(self, size):
         return self.data[:size]
 
-    def behind(self, size):
+    def after(self, size):
         return Range(self.data[size:], self.taken, self.step)
 
 
