@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/headrace/record
 	@$(BIN)/python -c 'import sys; sys.exit("Headrace needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
 	@echo "installing Headrace into $(VENV) …"
 	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@$(BIN)/python -c 'from headrace.records.kernel import COMPILED; print("the compiled kernel is in place" if COMPILED else "no compiled kernel (no C compiler?): its Python twin works, slowly")'
+	@$(BIN)/python -c 'from headrace.records.kernel import COMPILED; print("the compiled kernel is in place" if COMPILED else "no compiled kernel (no C compiler?): the pure-Python fallback is used (slower)")'
 	@$(BIN)/python -m compileall -q src/headrace
 	@touch $(STAMP) $(VENV)/.run $(VENV)/.serve
 

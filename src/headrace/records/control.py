@@ -49,7 +49,7 @@ class TransactionMarker(NamedTuple):
 
 
 CONTROL_VERSION = 0
-MARKERS_KEPT = 16
+MARKER_CACHE_SIZE = 16
 _KEY = Struct(">hh")
 _MARKER_VALUE = Struct(">hi")
 
@@ -97,7 +97,7 @@ def build_marker(
     return batch
 
 
-@lru_cache(MARKERS_KEPT)
+@lru_cache(MARKER_CACHE_SIZE)
 def _marker_batch(marker: TransactionMarker, producer_id: int, producer_epoch: int, timestamp: int) -> bytes:
     """Return the marker batch at offset 0.
 
