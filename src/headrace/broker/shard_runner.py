@@ -317,7 +317,7 @@ class Coordination(Generic[MachineType]):
             _settle_end(future, None, error)
         return future
 
-    def glance(
+    def without_decision(
         self, name: str, look: Callable[[MachineType, Any, int, Arm], Answer | None], request: Any
     ) -> Answer | None:
         """Return what `look` finds without a decision, or None if the request has to be decided.

@@ -9,14 +9,14 @@ from headrace.records._kernel_pure import Span, read_fields
 from headrace.records.batch import HEADER_BYTES, Buffer, CorruptBatch, read_header
 from headrace.records.kernel_types import (
     COUNT_MISMATCH,
-    MALFORMED,
-    SECTION_BYTES_MAX,
-    TRAILING_BYTES,
     HEADERS_COLUMN,
     KEYS_COLUMN,
+    MALFORMED,
     OFFSETS_COLUMN,
+    SECTION_BYTES_MAX,
     TIMESTAMP_TYPES_COLUMN,
     TIMESTAMPS_COLUMN,
+    TRAILING_BYTES,
     VALUES_COLUMN,
     BinaryColumn,
     Columns,

@@ -100,7 +100,10 @@ def decompress(codec: int, data: Buffer, limit: int, allocate_buffer: Allocate =
 
 
 def _decompress_growing(
-    decompress_into: Callable[[Buffer, bytearray | memoryview], int], data: Buffer, limit: int, allocate_buffer: Allocate
+    decompress_into: Callable[[Buffer, bytearray | memoryview], int],
+    data: Buffer,
+    limit: int,
+    allocate_buffer: Allocate,
 ) -> Buffer:
     """Decompress into ever larger buffers, for formats that do not declare a trustworthy length."""
     size = min(limit, max(_FIRST_GUESS_BYTES_MIN, _FIRST_GUESS_RATIO * len(data)))

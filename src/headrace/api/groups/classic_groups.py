@@ -13,9 +13,9 @@ from typing import TypeVar
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.broker.shard_runner import Coordination
 from headrace.coordinators.group.classic.joining import MemberRefused
-from headrace.coordinators.group.classic.membership import heartbeat_at_a_glance
+from headrace.coordinators.group.classic.membership import heartbeat_without_decision
 from headrace.coordinators.group.groups import describe_group, list_groups
-from headrace.coordinators.group.request import Asked
+from headrace.coordinators.group.request import CoordinatorRequest
 from headrace.coordinators.group.shard import GroupShard
 from headrace.protocol.declare import Struct
 from headrace.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
@@ -35,12 +35,12 @@ Deleted = DeleteGroupsResponse.DeletableGroupResult
 Described = DescribeGroupsResponse.DescribedGroup
 
 
-def asked_by(context: RequestContext, request: Struct) -> Asked:
-    return Asked(request, context.api_version, context.client_id or "", f"/{context.peer.address}")
+def asked_by(context: RequestContext, request: Struct) -> CoordinatorRequest:
+    return CoordinatorRequest(request, context.api_version, context.client_id or "", f"/{context.peer.address}")
 
 
 def answer_of(
-    groups: Coordination[GroupShard], group_id: str, asked: Asked, refuse: Callable[[KafkaError], Answer]
+    groups: Coordination[GroupShard], group_id: str, asked: CoordinatorRequest, refuse: Callable[[KafkaError], Answer]
 ) -> Answer | Awaitable[Answer]:
     """Return the response, or an awaitable if it is not decided yet.
 
@@ -104,7 +104,7 @@ class GroupsApi:
         self, context: RequestContext, request: HeartbeatRequest
     ) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
         if context.may(Operation.READ, Resource.GROUP, request.group_id):
-            answer = self._groups.glance(request.group_id, heartbeat_at_a_glance, request)
+            answer = self._groups.without_decision(request.group_id, heartbeat_without_decision, request)
             if answer is not None:
                 return answer
         return self._answer(context, request.group_id, request, _refused_heartbeat)

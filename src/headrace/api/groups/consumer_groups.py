@@ -9,7 +9,7 @@ from headrace.api.groups.classic_groups import answer_of
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.broker.shard_runner import Coordination
 from headrace.coordinators.group.consumer.description import describe
-from headrace.coordinators.group.request import Asked
+from headrace.coordinators.group.request import CoordinatorRequest
 from headrace.coordinators.group.shard import GroupShard
 from headrace.metadata.image import Image
 from headrace.protocol.messages.consumer_group_describe import (
@@ -50,7 +50,7 @@ class ConsumerGroupsApi:
             self._check(context, request)
         except KafkaError as error:
             return _refused(error)
-        asked = Asked(
+        asked = CoordinatorRequest(
             request,
             context.api_version,
             context.client_id or "",

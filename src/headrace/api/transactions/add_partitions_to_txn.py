@@ -20,7 +20,7 @@ from headrace.coordinators.transaction.request import (
     AddPartitions,
     EndTransaction,
     InitProducer,
-    PartitionsAnswered,
+    PartitionResults,
     ProducerIdNeeded,
     ProducerInitialized,
     TransactionEnded,
@@ -175,7 +175,7 @@ class TransactionsApi:
             context.api_version,
         )
         try:
-            answered: PartitionsAnswered = await self._transactions.decide(asked.transactional_id, request)
+            answered: PartitionResults = await self._transactions.decide(asked.transactional_id, request)
         except KafkaError as error:
             return _same(asked.topics, error.code)
         return _results(asked.topics, answered.codes)
@@ -199,7 +199,7 @@ class TransactionsApi:
             version=context.api_version,
         )
         try:
-            answered: PartitionsAnswered = await self._transactions.decide(request.transactional_id, asked)
+            answered: PartitionResults = await self._transactions.decide(request.transactional_id, asked)
         except KafkaError as error:
             return AddOffsetsToTxnResponse(error_code=error.code)
         return AddOffsetsToTxnResponse(error_code=answered.codes[place])

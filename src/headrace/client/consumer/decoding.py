@@ -30,10 +30,10 @@ from headrace.records.columns import (
     MICROSECONDS,
     MILLISECONDS,
     OFFSET_MAX,
+    column_bits,
     each_binary,
     each_headers,
     record_batch_of,
-    column_bits,
 )
 from headrace.records.compression import decompress
 from headrace.records.kernel import decode_columns, reusable, scan_batches

@@ -197,7 +197,7 @@ class ClassicGroup(Struct, eq=False):
         self.protocol = self.select_protocol() if self.members else None
         self.subscribed = self.find_subscribed()
         self.unsynced.clear()
-        self.move(Event.ALL_JOINED if self.members else Event.ALL_GONE, now_ms)
+        self.move(Event.ALL_JOINED if self.members else Event.ALL_LEFT, now_ms)
 
     # --- subscriptions
 
