@@ -26,7 +26,7 @@ def server(mechanism, password, user="alice"):
 def test_plain_login_succeeds_only_with_the_right_password():
     exchange = PlainExchange({"alice": "wonder,land"})
     client = PlainClient("alice", "wonder,land")
-    assert exchange.step(client.first()) == Success("alice") and client.answer(b"") is None
+    assert exchange.step(client.first()) == Success("alice") and client.response(b"") is None
     assert isinstance(exchange.step(PlainClient("alice", "x").first()), Failure)
 
 
@@ -36,15 +36,15 @@ def test_scram_authenticates_both_client_and_server(mechanism, user):
     exchange, client = server(mechanism, "p=w,d", user), ScramClient(mechanism, user, "p=w,d", random.Random(2))
     challenge = exchange.step(client.first())
     assert isinstance(challenge, Challenge)
-    done = exchange.step(client.answer(challenge.token))
+    done = exchange.step(client.response(challenge.token))
     assert isinstance(done, Success) and done.user == user
-    assert client.answer(done.token) is None
+    assert client.response(done.token) is None
 
 
 def test_a_wrong_password_is_refused():
     exchange = server(ScramMechanism.SHA_256, "right")
     client = ScramClient(ScramMechanism.SHA_256, "alice", "wrong", random.Random(2))
-    assert isinstance(exchange.step(client.answer(exchange.step(client.first()).token)), Failure)
+    assert isinstance(exchange.step(client.response(exchange.step(client.first()).token)), Failure)
 
 
 def started_client():
@@ -69,14 +69,14 @@ def started_client():
 def test_an_invalid_server_challenge_raises_bad_server(token):
     client, nonce = started_client()
     with pytest.raises(BadServer):
-        client.answer(token.format(nonce=nonce).encode())
+        client.response(token.format(nonce=nonce).encode())
 
 
 def test_a_server_that_cannot_prove_the_password_raises_bad_server():
     client, nonce = started_client()
-    assert client.answer(f"r={nonce}x,s=c2FsdA==,i=4096".encode()) is not None
+    assert client.response(f"r={nonce}x,s=c2FsdA==,i=4096".encode()) is not None
     with pytest.raises(BadServer, match="cannot prove"):
-        client.answer(b"v=AAAA")
+        client.response(b"v=AAAA")
 
 
 @settings(deadline=None, max_examples=100)
@@ -84,4 +84,4 @@ def test_a_server_that_cannot_prove_the_password_raises_bad_server():
 def test_random_server_tokens_raise_bad_server(token):
     client, _ = started_client()
     with pytest.raises(BadServer):
-        client.answer(token)
+        client.response(token)

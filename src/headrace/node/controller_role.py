@@ -84,7 +84,7 @@ class ControllerRole:
         self.driver = QuorumDriver(raft, stored.log, store, loop, stored.first_control())
         context = ControllerContext(
             cluster_id=cluster_id,
-            chance=chance,
+            random=chance,
             static=settings.static_texts(),
             settings=settings.values,
             list_options={

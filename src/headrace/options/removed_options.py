@@ -38,7 +38,7 @@ FORMER_OPTIONS = {
 _ZOOKEEPER = ("zookeeper.", "password.encoder.")
 
 
-def what_instead(name: str) -> str | None:
+def replacement_of(name: str) -> str | None:
     """Return what to do instead of setting a removed option, or None for a name that Kafka never had."""
     if name.startswith(_ZOOKEEPER):
         return _KRAFT

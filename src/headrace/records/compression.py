@@ -79,7 +79,7 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, limit: int, allocate_buffer: Allocate = allocate) -> Buffer:
-    """Decompress into memory that `room` allocates.
+    """Decompress into memory that `allocate_buffer` returns.
 
     Raise TooLarge if the output exceeds `limit` bytes, and CorruptBatch if the data is not valid for the codec.
     """

@@ -129,7 +129,7 @@ def parse_control_type(key: bytes | None) -> int:
 def parse_control_batch(batch: Buffer) -> list[ParsedControlRecord]:
     header = read_header(batch)
     if not header.is_control:
-        raise CorruptBatch(f"batch at {header.base_offset} holds no control records")
+        raise CorruptBatch(f"batch at {header.base_offset} contains no control records")
     return [
         ParsedControlRecord(record.offset, record.timestamp, parse_control_type(record.key), record.value or b"")
         for record in decode_records(batch)

@@ -50,7 +50,7 @@ class Directories:
         return [log_dir.meta.directory_id for log_dir in self.online() if log_dir.meta is not None]
 
     def cordon(self, paths: Collection[str]) -> bool:
-        """Replace the set of cordoned directories; return True if it changed, which the controller must learn."""
+        """Replace the set of cordoned directories; return True if it changed, which must be reported to the controller."""
         before, self._cordoned = self._cordoned, frozenset(paths)
         return before != self._cordoned
 

@@ -41,7 +41,7 @@ class StoredOffsets:
 def write_checkpoint(
     log_dir: LogDir, kind: str, partitions: Sequence[Partition], unopened: Mapping[TopicPartition, int]
 ) -> None:
-    """Write one checkpoint of a directory; `kept` has the stored offsets of logs that could not be opened.
+    """Write one checkpoint of a directory; `unopened` has the stored offsets of logs that could not be opened.
 
     Call this in a thread: with ten thousand partitions even collecting the offsets takes long.
     """

@@ -229,11 +229,13 @@ class Runtime(Generic[Request, Record]):
 
 
 def _call(function: Callable[[], None]) -> None:
-    """Run a function that a decision requested. Its failure must not keep the replies behind it from being sent."""
+    """Run a function that a decision requested. Its failure must not prevent later replies."""
     try:
         function()
     except Exception:
-        log.exception("%r failed after the records of its decision were committed; the decision stands", function)
+        log.exception(
+            "%r failed after the records of its decision were committed; the decision remains in effect", function
+        )
 
 
 def _ignore(reason: Exception) -> None:

@@ -28,7 +28,7 @@ def is_transient(error: OSError) -> bool:
 
 
 def free_bytes_needed(error: OSError, batch_bytes: int) -> int | None:
-    """Return how much free space a write of `wanted` bytes needs; None if the error is not a lack of space.
+    """Return how much free space a write of `batch_bytes` needs; None if the error is not a lack of space.
 
     A volume does not report what a user's quota still allows, so for EDQUOT no amount is known to be enough.
     """

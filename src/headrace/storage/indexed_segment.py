@@ -82,7 +82,7 @@ class IndexedSegment(SegmentFiles):
     def offset_after(self, position: int) -> int:
         """Return an offset above all batches that begin before `position`, as low as the index allows.
 
-        The index entry is checked against its batch: with an offset that is too low, a consumer would not learn of all aborted
+        The index entry is checked against its batch: with an offset that is too low, a consumer would not receive all aborted
         transactions and would read aborted records.
         """
         try:
@@ -190,5 +190,5 @@ class IndexedSegment(SegmentFiles):
 
 
 def time_to_index(header: BatchHeader) -> int:
-    """Return the timestamp to index: none for a batch that the cleaner has emptied, whatever its header says."""
+    """Return the timestamp to index: none for a batch that the cleaner has emptied, whatever its header contains."""
     return header.max_timestamp if header.record_count else NO_TIMESTAMP

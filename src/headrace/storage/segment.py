@@ -23,7 +23,7 @@ from headrace.storage.names import LOG_SUFFIX, SEGMENT_SUFFIXES, segment_name
 from headrace.storage.scan import scan_batches, scan_headers
 
 RELATIVE_OFFSET_MAX = 2**31 - 1
-TAIL_BATCHES_MAX = 512  # batches whose position is kept in memory; above this, half of them are dropped
+TAIL_BATCHES_MAX = 512  # batches whose position is cached; above this, half of them are dropped
 
 Visit = Callable[[BatchHeader, memoryview], None]
 
@@ -234,7 +234,9 @@ class Segment(IndexedSegment):
                 self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
             self._bytes_since_index += header.size
             if header.base_offset < self.next_offset:
-                raise CorruptBatch(f"{self.file.path}: offset {header.base_offset} comes after {self.next_offset - 1}")
+                raise CorruptBatch(
+                    f"{self.file.path}: offset {header.base_offset} follows offset {self.next_offset - 1}"
+                )
             self.next_offset = header.next_offset
         self._clear_tail()
 
@@ -277,7 +279,7 @@ class Segment(IndexedSegment):
         try:
             for position, header, batch in scan_batches(self.file, self.size):
                 if header.base_offset < self.next_offset or header.last_offset - self.base_offset > RELATIVE_OFFSET_MAX:
-                    raise CorruptBatch(f"offset {header.base_offset} comes after {self.next_offset - 1}")
+                    raise CorruptBatch(f"offset {header.base_offset} follows offset {self.next_offset - 1}")
                 visit(header, batch)
                 self._index(position, header.size, header.last_offset, time_to_index(header))
                 self.next_offset = header.next_offset

@@ -11,7 +11,7 @@ from typing import Any
 from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.broker.forwarding import Forwarding
 from headrace.broker.topic_creation import TopicCreation
-from headrace.controller.acls import acl_wanted, filter_wanted
+from headrace.controller.acls import acl_of_request, filter_of_request
 from headrace.metadata.acls import acl_of
 from headrace.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
 from headrace.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
@@ -50,7 +50,7 @@ class AclsApi:
         if self._authorizer is not None:
             authorizer = self._authorizer
             made = [
-                acl_wanted(creation)
+                acl_of_request(creation)
                 for creation, result in zip(request.creations, answer.results, strict=True)
                 if result.error_code == ErrorCode.NONE
             ]
@@ -100,7 +100,7 @@ def describe_acls(
         return DescribeAclsResponse(
             error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured on the broker"
         )
-    wanted = filter_wanted(request)
+    wanted = filter_of_request(request)
     try:
         wanted.check()
     except KafkaError as error:

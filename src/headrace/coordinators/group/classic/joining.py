@@ -200,7 +200,7 @@ def _replace_static(
     now_ms: int,
     tx: Tx,
 ) -> None:
-    """Give a static member that came back without its id a new one, and fence the old id.
+    """Give a static member that rejoined without its id a new one, and fence the old id.
 
     A stable group continues without a rebalance, unless another protocol would be chosen now.
     """

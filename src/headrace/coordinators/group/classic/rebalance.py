@@ -181,7 +181,7 @@ def on_session_timer(shard: GroupShard, timer: tuple[str, str, str], now_ms: int
             return
         group.remove(member_id)
     elif not member.is_new and (member.joining is not None or member.syncing is not None):
-        return  # a member with a parked request is alive; its session restarts with the response
+        return  # a member with a parked request is connected; its session restarts with the response
     else:
         dismiss(group, member, tx)
     if group.state is State.PREPARING and group.all_joined:

@@ -150,7 +150,7 @@ def record_of(group: ClassicGroup) -> GroupRecord:
 
 
 def new_group_record(group: ClassicGroup) -> GroupRecord:
-    """Return the record that is written with the first join and only says that the group exists."""
+    """Return the record that is written with the first join and only records that the group exists."""
     value = GroupMetadataValue(
         protocol_type="",
         generation=0,

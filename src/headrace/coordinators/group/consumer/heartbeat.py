@@ -215,7 +215,7 @@ def _check_epoch(member: Member, epoch: int, reported: ReportedPartitions | None
 
 
 def replace_static(group: ConsumerGroup, old: Member, member_id: str, tx: Tx) -> Member:
-    """Transfer everything that a static member had to the id with which it came back."""
+    """Transfer everything that a static member had to the id with which it rejoined."""
     new = replace(old, member_id=member_id, epoch=0, previous_epoch=0)
     target = group.target(old.member_id)
     for record in member_tombstones(group.group_id, old.member_id):
