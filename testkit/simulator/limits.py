@@ -1,6 +1,6 @@
 """Makes limits of the product small for a run, so that what happens once in a million requests happens all the time.
 
-Only limits whose value must not affect correctness are listed: how much is remembered, read or sent at once.
+Only limits whose value must not affect correctness are listed: how much is cached, read or sent at once.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from headrace.coordinators.transaction import ending, init, partitions
 from headrace.quorum import log as quorum_log
 from headrace.quorum import snapshots, snapshotter
 from headrace.records import validate_batch
-from headrace.server import connection
-from headrace.server import connection_pool as company
-from headrace.server import response_writer as outlet
+from headrace.server import connection, connection_pool, response_writer
 from headrace.storage import file_range, scan, segment
 
 SMALL_SHARE = 0.4
@@ -34,10 +32,10 @@ SMALL: tuple[tuple[ModuleType, str, float], ...] = (
     (snapshotter, "WRITE_BYTES", 300),
     (validate_batch, "THREAD_BYTES_MIN", 100),
     (connection, "ANSWERS_WAITING_MAX", 2),
-    (company, "SCRATCH_BYTES", 128),
+    (connection_pool, "SCRATCH_BYTES", 128),
     (connection, "GATHER_CONNECTIONS_MIN", 2),
-    (outlet, "JOIN_MAX", 100),
-    (outlet, "WRITE_PIECE", 700),
+    (response_writer, "JOIN_MAX", 100),
+    (response_writer, "WRITE_PIECE", 700),
     (file_range, "SEND_FILE_MIN", 100),
     (scan, "HEADER_SCAN_BYTES", 100),
     (scan, "BATCH_SCAN_BYTES", 500),
@@ -54,9 +52,9 @@ FEW_EPOCHS: tuple[tuple[ModuleType, str, float], ...] = (
 
 
 @contextmanager
-def small_limits(chance: Random) -> Iterator[list[str]]:
-    chosen = [limit for limit in SMALL if chance.random() < SMALL_SHARE]
-    if chance.random() < SMALL_SHARE:
+def small_limits(random: Random) -> Iterator[list[str]]:
+    chosen = [limit for limit in SMALL if random.random() < SMALL_SHARE]
+    if random.random() < SMALL_SHARE:
         chosen += FEW_EPOCHS
     before = [getattr(module, name) for module, name, _ in chosen]
     for module, name, value in chosen:

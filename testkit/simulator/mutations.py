@@ -129,7 +129,7 @@ def reply_before_commit() -> Iterator[None]:
 
 @contextmanager
 def lose_a_revocation() -> Iterator[None]:
-    """Treat a partition as revoked as soon as its member was told to revoke it."""
+    """Treat a partition as revoked as soon as its member was asked to revoke it."""
     with _replaced(Reconciliation, "_holds", lambda self, partitions: False):
         yield
 
