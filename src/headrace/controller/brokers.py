@@ -145,7 +145,7 @@ def session_ended(context: ControllerContext, timer: Hashable, now_ms: int, tx: 
 def fresh_sessions(context: ControllerContext, now_ms: int, tx: Tx) -> None:
     """Start a session for every unfenced broker when this controller becomes active.
 
-    `last_heard_ms` stays empty, so that a new incarnation of a broker can register at once.
+    `last_heartbeat_ms` stays empty, so that a new incarnation of a broker can register at once.
     """
     for broker_id, broker in context.brokers():
         if not broker.fenced:
