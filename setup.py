@@ -1,4 +1,4 @@
-"""The compiled modules. A machine without a C compiler gets their pure-Python twins instead (see records/kernel.py)."""
+"""The compiled modules. Without a C compiler the pure-Python fallbacks are used (see records/kernel.py)."""
 
 import sys
 
@@ -9,7 +9,10 @@ MODULES = ("_kernel", "_columns", "_decode", "_compaction")
 
 
 class BuildIfPossible(build_ext):
-    """A missing or broken compiler is no reason not to install. (setuptools' own `optional` lets a compiler that is not there through.)"""
+    """Builds what it can: a missing or broken compiler must not prevent the installation.
+
+    The `optional` flag of setuptools does not cover a compiler that is missing.
+    """
 
     def build_extensions(self) -> None:
         built = []
@@ -17,7 +20,7 @@ class BuildIfPossible(build_ext):
             try:
                 self.build_extension(extension)
             except Exception as error:
-                print(f"{extension.name} was not compiled, its Python twin is used instead: {error}", file=sys.stderr)
+                print(f"{extension.name} was not compiled, the pure-Python fallback is used (slower): {error}", file=sys.stderr)
             else:
                 built.append(extension)
         self.extensions = built

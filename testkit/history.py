@@ -55,10 +55,10 @@ class History:
     """Events that clients record as they run, in the order in which they happened."""
 
     def __init__(
-        self, now: Callable[[], float] = lambda: 0.0, tell: Callable[[Event], None] = lambda event: None
+        self, now: Callable[[], float] = lambda: 0.0, on_event: Callable[[Event], None] = lambda event: None
     ) -> None:
         self._now = now
-        self._tell = tell  # called with each event as it happens
+        self._on_event = on_event  # called with each event as it happens
         self.events: list[Event] = []
 
     def invoke(self, process: str, operation: str, **value: Any) -> int:
@@ -86,7 +86,7 @@ class History:
     def _add(self, kind: Kind, process: str, operation: str, call: int, value: dict[str, Any]) -> int:
         event = Event(len(self.events), self._now(), kind, process, operation, call, value)
         self.events.append(event)
-        self._tell(event)
+        self._on_event(event)
         return event.number
 
 
@@ -325,7 +325,7 @@ def _ends(calls: Sequence[Call]) -> Iterator[Anomaly]:
             (end for number, end in ends.get((call.place, call.era), []) if number < call.begun.number), default=0
         )
         if asked and call["offset"] < at_least:
-            text = f"{_text(call.place)} was said to end at {call['offset']}, {at_least} was acknowledged before"
+            text = f"{_text(call.place)} was reported to end at {call['offset']}, {at_least} was acknowledged before"
             yield Anomaly("stale end", text)
         if refused and call["position"] is not None and call["position"] <= at_least:
             text = (

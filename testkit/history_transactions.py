@@ -118,7 +118,7 @@ def _sights(transactions: dict[str, Transaction], sights: Sequence[Sight]) -> It
         elif owner.values[sight.value] != sight.place:
             yield Anomaly("value in a wrong place", f"{where} was sent to {owner.values[sight.value]}")
         elif sight.number is not None and owner.commit_number is not None and sight.number < owner.commit_number:
-            yield Anomaly("precommitted read", f"{where} of {owner.name}, whose commit was not yet asked for")
+            yield Anomaly("precommitted read", f"{where} of {owner.name}, whose commit was not requested yet")
 
 
 def _doubled(final: Sequence[Sight]) -> Iterator[Anomaly]:

@@ -58,7 +58,7 @@ class KafkaCluster:
             for peer in self.nodes:
                 peer.launch()
             for peer in self.nodes:
-                peer.wait_until_it_answers()
+                peer.wait_until_it_responds()
         except BaseException:
             self.close()
             raise

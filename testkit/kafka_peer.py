@@ -266,7 +266,7 @@ class KafkaPeer:
         An empty data directory is formatted first.
         """
         self.launch()
-        self.wait_until_it_answers()
+        self.wait_until_it_responds()
         return self
 
     def launch(self) -> None:
@@ -290,14 +290,14 @@ class KafkaPeer:
         if done.returncode != 0:
             raise ProcessFailed(f"Kafka could not format {self.data_dir}: {(done.stdout + done.stderr).decode()}")
 
-    def wait_until_it_answers(self) -> None:
+    def wait_until_it_responds(self) -> None:
         try:
-            self._wait_until_it_answers()
+            self._wait_until_it_responds()
         except BaseException:
             self.kill()
             raise
 
-    def _wait_until_it_answers(self) -> None:
+    def _wait_until_it_responds(self) -> None:
         ask = b"".join(encode_request(ApiVersionsRequest(), 0, 1, "headrace"))
         deadline = time.monotonic() + START_S_MAX
         while time.monotonic() < deadline:

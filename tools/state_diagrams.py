@@ -133,7 +133,7 @@ def machines() -> tuple[StateMachine, ...]:
                     camel_case(source),
                     camel_case(step.state),
                     words(finding),
-                    finding.value + ("; advances to the target's epoch" if step.moves_on else ""),
+                    finding.value + ("; advances to the target's epoch" if step.advances else ""),
                 )
                 for (source, finding), step in reconciliation.TRANSITIONS.items()
             ),

@@ -1,4 +1,4 @@
-"""Run the simulator with one seed or many, on the product as it is or with a mutation."""
+"""Run the simulator with one seed or many, on the unchanged product or with a mutation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import nullcontext
 
 from testkit.simulator.groups.simulation import GroupSimulation
 from testkit.simulator.mutations import GROUP_MUTATIONS, MUTATIONS, TRANSACTION_MUTATIONS
-from testkit.simulator.report import run_many, tell_outcome
+from testkit.simulator.report import print_outcome, run_many
 from testkit.simulator.simulation import Simulation, run_seed
 from testkit.simulator.transactions.simulation import TransactionSimulation
 
@@ -22,20 +22,20 @@ def _range(text: str) -> range:
 def main(arguments: Sequence[str] | None = None) -> int:
     all_mutations = MUTATIONS | GROUP_MUTATIONS | TRANSACTION_MUTATIONS
     parser = argparse.ArgumentParser(prog="python -m testkit.simulator", description=__doc__)
-    parser.add_argument("--seed", type=int, help="play this seed and tell all about it")
-    parser.add_argument("--seeds", type=_range, metavar="FIRST-LAST", help="play all of these")
+    parser.add_argument("--seed", type=int, help="run this seed and print its outcome")
+    parser.add_argument("--seeds", type=_range, metavar="FIRST-LAST", help="run all of these seeds")
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--groups", action="store_true", help="members of groups instead of producers and readers")
     kinds.add_argument("--transactions", action="store_true", help="producers of transactions, and their readers")
     parser.add_argument(
-        "--mutation", choices=sorted(all_mutations), help="put this fault into the product; stop when found"
+        "--mutation", choices=sorted(all_mutations), help="plant this fault in the product and stop when it is found"
     )
     parser.add_argument("--trace", action="store_true", help="print every event (with --seed)")
     given = parser.parse_args(arguments)
     if (given.seed is None) == (given.seeds is None):
         parser.error("give --seed or --seeds")
 
-    def say(text: str) -> None:
+    def print_line(text: str) -> None:
         print(text, flush=True)
 
     kind: type[Simulation] = Simulation
@@ -45,15 +45,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kind = TransactionSimulation
     with all_mutations[given.mutation]() if given.mutation else nullcontext():
         if given.seed is not None:
-            outcome = run_seed(given.seed, say if given.trace else None, kind)
-            tell_outcome(outcome, say)
+            outcome = run_seed(given.seed, print_line if given.trace else None, kind)
+            print_outcome(outcome, print_line)
             return 0 if outcome.is_good else 1
         outcomes = run_many(
-            given.seeds, say, mutation=given.mutation, stop_at_first=given.mutation is not None, simulation_type=kind
+            given.seeds,
+            print_line,
+            mutation=given.mutation,
+            stop_at_first=given.mutation is not None,
+            simulation_type=kind,
         )
     if given.mutation is not None:
         found = not outcomes[-1].is_good
-        say(f"{given.mutation} was {'found' if found else 'NOT found'} after {len(outcomes)} seeds")
+        print_line(f"{given.mutation} was {'found' if found else 'NOT found'} after {len(outcomes)} seeds")
     return 0 if all(outcome.is_good for outcome in outcomes) else 1
 
 

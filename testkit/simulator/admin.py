@@ -29,11 +29,11 @@ async def create_topic(client: Client, topic: str, partitions: int, options: dic
     )
     call = client.history.invoke(client.name, "create_topic", topic=topic)
     try:
-        answer: CreateTopicsResponse = await client.cluster.request(CreateTopicsRequest(topics=[wanted]))
+        response: CreateTopicsResponse = await client.cluster.request(CreateTopicsRequest(topics=[wanted]))
     except LOST as error:
         client.history.info(call, error=type(error).__name__)
         return None
-    made = answer.topics[0]
+    made = response.topics[0]
     code = ErrorCode(made.error_code)
     if code is ErrorCode.NONE:
         client.history.ok(call, id=made.topic_id.hex())
@@ -45,18 +45,18 @@ async def create_topic(client: Client, topic: str, partitions: int, options: dic
 
 
 class Operator(Client):
-    def __init__(self, name: str, world: World, chance: Random, topics: int) -> None:
-        super().__init__(name, world, chance)
+    def __init__(self, name: str, world: World, random: Random, topics: int) -> None:
+        super().__init__(name, world, random)
         self._topics = topics
 
     async def run(self) -> None:
         while not self.world.stopping:
-            topic = f"churn-{self.chance.randrange(self._topics)}"
-            partitions = self.chance.randint(1, PARTITIONS_MAX)
+            topic = f"churn-{self.random.randrange(self._topics)}"
+            partitions = self.random.randint(1, PARTITIONS_MAX)
             topic_id = await create_topic(self, topic, partitions, {"internal.segment.bytes": "4000"})
             if topic_id is not None:
                 await self._use(topic, topic_id, partitions)
-            if self.chance.random() < 0.7:
+            if self.random.random() < 0.7:
                 reading = self.world.loop.create_task(self._read(topic))
                 await self._delete(topic)
                 await reading
@@ -65,13 +65,13 @@ class Operator(Client):
 
     async def _use(self, topic: str, topic_id: str, partitions: int) -> None:
         name = f"{self.name}-{topic}-{topic_id[:8]}"
-        producer = PlainProducer(name, self.world, self.chance, topic, CHURN_BATCHES, -1, partitions)
+        producer = PlainProducer(name, self.world, self.random, topic, CHURN_BATCHES, -1, partitions)
         producer.place = f"{topic}/{topic_id}"
         await producer.run()
 
     async def _read(self, topic: str) -> None:
         """Read while the topic is deleted: any error is allowed, but no corrupt records."""
-        reader = Reader(f"{self.name}-reader", self.world, self.chance, topic, PARTITIONS_MAX)
+        reader = Reader(f"{self.name}-reader", self.world, self.random, topic, PARTITIONS_MAX)
         try:
             partitions = await reader.cluster.partitions(topic)
             connection = await reader.leader(TopicPartition(topic, partitions[0]))
@@ -93,13 +93,13 @@ class Operator(Client):
         state = DeleteTopicsRequest.DeleteTopicState(topic_id=found.topic_id)
         call = self.history.invoke(self.name, "delete_topic", topic=topic, id=found.topic_id.hex())
         try:
-            answer: DeleteTopicsResponse = await self.cluster.request(
+            response: DeleteTopicsResponse = await self.cluster.request(
                 DeleteTopicsRequest(topics=[state], timeout_ms=1000)
             )
         except LOST as error:
             self.history.info(call, error=type(error).__name__)
             return
-        code = ErrorCode(answer.responses[0].error_code)
+        code = ErrorCode(response.responses[0].error_code)
         if code is ErrorCode.NONE:
             self.history.ok(call)
         elif code in RETRIABLE:

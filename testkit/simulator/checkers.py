@@ -69,7 +69,7 @@ class FinalReader(Reader):
         return records
 
 
-def check_answers(history: History, final_read: FinalRead, world: World) -> list[Anomaly]:
+def check_responses(history: History, final_read: FinalRead, world: World) -> list[Anomaly]:
     return [
         *_corrupt(history),
         *_denied(history),
@@ -124,7 +124,7 @@ def _times(history: History, final_read: FinalRead, world: World) -> Iterator[An
         if offset < 0 or offset >= len(times):
             continue  # no record matches, or a loss that the history checker reports
         if times[offset] != found:
-            yield Anomaly("wrong time", f"{call.place} offset {offset} has {times[offset]}, the answer was {found}")
+            yield Anomaly("wrong time", f"{call.place} offset {offset} has {times[offset]}, the response was {found}")
         elif wanted == MAX_TIMESTAMP:
             if any(time >= found for time in times[:offset]):
                 yield Anomaly("wrong time", f"{call.place}: {offset} is not the first with {found}")

@@ -74,15 +74,15 @@ def read_batches(data: Buffer) -> list[Read]:
 
 
 class Client:
-    def __init__(self, name: str, world: World, chance: Random) -> None:
+    def __init__(self, name: str, world: World, random: Random) -> None:
         self.name = name
         self.world = world
-        self.chance = chance
+        self.random = random
         self.history = world.history
         self.cluster = Cluster([world.bootstrap], client_id=name, timeout_s=REQUEST_TIMEOUT_S)
 
     async def pause(self, seconds: float) -> None:
-        await asyncio.sleep(self.chance.random() * seconds)
+        await asyncio.sleep(self.random.random() * seconds)
 
     async def close(self) -> None:
         await self.cluster.close()
@@ -115,7 +115,7 @@ class Client:
             now_ms = self.world.clock.now_ms()
             self.world.timestamps[name] = now_ms
             key = name.encode() if self.world.keyed else None
-            builder.append(now_ms, key, encode_value(name, self.chance.randint(0, size_max)))
+            builder.append(now_ms, key, encode_value(name, self.random.randint(0, size_max)))
         return builder.build(codec=codec, **producer)
 
 

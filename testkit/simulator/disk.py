@@ -55,24 +55,24 @@ class _Contents:
             self.durable = bytes(self.data)
             self.changed_from = None
 
-    def lose_power(self, chance: Random) -> None:
+    def lose_power(self, random: Random) -> None:
         if self.changed_from is not None:
-            self.data = bytearray(self._survivors(self.changed_from, chance))
+            self.data = bytearray(self._survivors(self.changed_from, random))
         self.durable, self.changed_from, self.forgotten = bytes(self.data), None, False
 
-    def _survivors(self, changed_from: int, chance: Random) -> bytes:
-        if changed_from < len(self.durable) and (self.forgotten or chance.random() < 0.5):
+    def _survivors(self, changed_from: int, random: Random) -> bytes:
+        if changed_from < len(self.durable) and (self.forgotten or random.random() < 0.5):
             return self.durable  # not even the truncation reached the disk
         kept, tail = self.data[:changed_from], self.data[changed_from:]
-        cut = 0 if self.forgotten else chance.randint(0, len(tail))
+        cut = 0 if self.forgotten else random.randint(0, len(tail))
         kept += tail[:cut]
-        torn = min(len(tail) - cut, chance.randint(1, SECTOR_BYTES))
-        if torn > 0 and chance.random() < TORN_SHARE:
-            kept += bytes(torn) if chance.random() < 0.5 else chance.randbytes(torn)
+        torn = min(len(tail) - cut, random.randint(1, SECTOR_BYTES))
+        if torn > 0 and random.random() < TORN_SHARE:
+            kept += bytes(torn) if random.random() < 0.5 else random.randbytes(torn)
         first_sector = changed_from // SECTOR_BYTES + 1
         last_sector = (changed_from + cut) // SECTOR_BYTES - 1
-        if first_sector <= last_sector and chance.random() < HOLE_SHARE:
-            hole = chance.randint(first_sector, last_sector) * SECTOR_BYTES
+        if first_sector <= last_sector and random.random() < HOLE_SHARE:
+            hole = random.randint(first_sector, last_sector) * SECTOR_BYTES
             kept[hole : hole + SECTOR_BYTES] = bytes(SECTOR_BYTES)
         return bytes(kept)
 
@@ -104,10 +104,10 @@ class _Directory:
         self.entries = dict(self.durable)
         self.pending.clear()
 
-    def lose_power(self, chance: Random) -> None:
-        self.keep(range(chance.randint(0, len(self.pending))))
+    def lose_power(self, random: Random) -> None:
+        self.keep(range(random.randint(0, len(self.pending))))
         for name in sorted(self.entries):
-            self.entries[name].lose_power(chance)
+            self.entries[name].lose_power(random)
 
 
 def _change(entries: dict[str, _Contents | _Directory], changes: dict[str, _Contents | _Directory | None]) -> None:
@@ -134,7 +134,7 @@ class SimulatedFile:
     def _use(self, operation: str, detail: int = 0) -> _Contents:
         if self._closed:
             raise ValueError(f"{self.path} is closed")
-        assert self._run == self._files.run, f"{operation} of {self.path} by a process that is dead"
+        assert self._run == self._files.run, f"{operation} of {self.path} by a process that has ended"
         self._files.ask(operation, self.path, detail)
         return self._contents
 
@@ -193,8 +193,8 @@ class SimulatedFile:
 
 
 class SimulatedFiles:
-    def __init__(self, chance: Random, trace: Callable[[str], None] | None = None) -> None:
-        self._chance = chance
+    def __init__(self, random: Random, trace: Callable[[str], None] | None = None) -> None:
+        self._random = random
         self._trace = trace
         self._root = _Directory()
         self._locks: dict[str, int] = {}  # the run that holds each locked path
@@ -213,7 +213,7 @@ class SimulatedFiles:
 
     def power_loss(self) -> None:
         self.process_crash()
-        self._root.lose_power(self._chance)
+        self._root.lose_power(self._random)
 
     def unsynced_names(self, path: str) -> int:
         """Return the number of name changes in a directory since its last sync."""
@@ -264,7 +264,7 @@ class SimulatedFiles:
         return None if self.capacity is None else max(0, self.capacity - self.used())
 
     def is_uncached(self) -> bool:
-        return self._chance.random() < self.uncached_share
+        return self._random.random() < self.uncached_share
 
     # --- Files
 

@@ -19,7 +19,7 @@ FAULTS_MAX = 7
 CALM_S_MAX = 0.9  # maximum pause between two faults, applied once or twice
 CHECK_S = 0.02
 SLOW_LATENCY_S, SLOW_BEFORE_KILL_S = 0.02, 0.15
-DISK_ROOM_MAX = 6_000
+DISK_SPACE_MAX = 6_000
 REBUILT = (".index", ".timeindex", ".snapshot")
 METADATA_DIR = "__cluster_metadata-0"
 
@@ -32,12 +32,12 @@ WITH_POWER_LOSS = ("power_loss", "power_loss", "power_loss", "power_loss_twice",
 class Faults:
     more: tuple[str, ...] = ()  # kinds that only some seeds have
 
-    def __init__(self, loop: SimulatedLoop, network: Network, machine: Machine, chance: Random) -> None:
+    def __init__(self, loop: SimulatedLoop, network: Network, machine: Machine, random: Random) -> None:
         self._loop = loop
         self._network = network
         self._machine = machine
-        self._chance = chance
-        self.may_lose_power = chance.random() < 0.5
+        self._random = random
+        self.may_lose_power = random.random() < 0.5
         self.done: list[str] = []
 
     async def run(self) -> None:
@@ -45,18 +45,18 @@ class Faults:
         if self._machine.two_dirs and not self.may_lose_power:
             kinds += WITH_TWO_DIRS
         kinds += self.more
-        for _ in range(self._chance.randint(1, FAULTS_MAX)):
+        for _ in range(self._random.randint(1, FAULTS_MAX)):
             await self._calm()
-            kind = self._chance.choice(kinds)
+            kind = self._random.choice(kinds)
             self.done.append(kind)
             await getattr(self, f"_{kind}")()
 
     async def _calm(self) -> None:
         """Pause, mostly until the node is up again; sometimes the next fault hits a node that is still starting."""
-        await asyncio.sleep(self._chance.random() * CALM_S_MAX)
-        if self._chance.random() < 0.8:
+        await asyncio.sleep(self._random.random() * CALM_S_MAX)
+        if self._random.random() < 0.8:
             await self._machine.until_up()
-            await asyncio.sleep(self._chance.random() * CALM_S_MAX)
+            await asyncio.sleep(self._random.random() * CALM_S_MAX)
 
     async def heal(self) -> None:
         """End all faults, so that everything must finish from now on."""
@@ -67,7 +67,7 @@ class Faults:
         self._machine.excuse(False)
         if self._machine.offline():
             self._machine.kill()
-        elif self._chance.random() < 0.5:
+        elif self._random.random() < 0.5:
             await self._machine.stop()
 
     async def check_always(self) -> None:
@@ -79,9 +79,9 @@ class Faults:
 
     async def _kill(self) -> None:
         """Kill the node, half of the time after slowing responses, so that more writes are not yet acknowledged."""
-        if self._chance.random() < 0.5:
+        if self._random.random() < 0.5:
             self._network.latency_s = SLOW_LATENCY_S
-            await asyncio.sleep(self._chance.random() * SLOW_BEFORE_KILL_S)
+            await asyncio.sleep(self._random.random() * SLOW_BEFORE_KILL_S)
         self._machine.kill()
         self._network.latency_s = LATENCY_S
 
@@ -93,7 +93,7 @@ class Faults:
         self._machine.kill()
         boots = self._machine.boots
         await self._machine.until(lambda: self._machine.boots > boots)
-        await asyncio.sleep(self._chance.random() * 0.05)
+        await asyncio.sleep(self._random.random() * 0.05)
         self._machine.kill()
 
     async def _stop(self) -> None:
@@ -104,7 +104,7 @@ class Faults:
 
     async def _power_loss_twice(self) -> None:
         self._machine.lose_power()
-        await asyncio.sleep(self._chance.random() * 0.5)
+        await asyncio.sleep(self._random.random() * 0.5)
         self._machine.lose_power()
 
     async def _power_loss_after_stop(self) -> None:
@@ -115,16 +115,16 @@ class Faults:
     # --- the network
 
     async def _cut(self) -> None:
-        self._network.cut_some(self._chance.randint(1, 4))
+        self._network.cut_some(self._random.randint(1, 4))
 
     async def _partition(self) -> None:
-        self._network.partition(self._chance.random() * 1.5)
+        self._network.partition(self._random.random() * 1.5)
 
     async def _slow(self) -> None:
-        self._network.latency_s = LATENCY_S * self._chance.choice((5, 50))
-        self._network.stall_share = self._chance.choice((0.0, 0.05))
-        self._network.cut_share = self._chance.choice((0.0, 0.02))
-        await asyncio.sleep(self._chance.random() * 2)
+        self._network.latency_s = LATENCY_S * self._random.choice((5, 50))
+        self._network.stall_share = self._random.choice((0.0, 0.05))
+        self._network.cut_share = self._random.choice((0.0, 0.02))
+        await asyncio.sleep(self._random.random() * 2)
         self._network.latency_s, self._network.stall_share, self._network.cut_share = LATENCY_S, 0.0, 0.0
 
     # --- the disk
@@ -132,13 +132,13 @@ class Faults:
     async def _disk_full(self) -> None:
         files = self._machine.files
         self._machine.excuse(True)
-        files.capacity = files.used() + self._chance.randint(0, DISK_ROOM_MAX)
-        await asyncio.sleep(0.2 + self._chance.random())
+        files.capacity = files.used() + self._random.randint(0, DISK_SPACE_MAX)
+        await asyncio.sleep(0.2 + self._random.random())
         files.capacity = None
         await self._restart_after_trouble()
 
     async def _sync_error(self) -> None:
-        share = self._chance.choice((0.1, 1.0))
+        share = self._random.choice((0.1, 1.0))
         await self._trouble(("sync", "sync_dir"), share)
 
     async def _read_error(self) -> None:
@@ -156,7 +156,7 @@ class Faults:
         files = self._machine.files
         files.rename(SECOND_DATA, "/unmounted")
         await self._machine.until_up()
-        await asyncio.sleep(self._chance.random())
+        await asyncio.sleep(self._random.random())
         self._machine.kill()
         if files.exists(SECOND_DATA):
             self._machine.failures.append(f"{SECOND_DATA} was made anew")
@@ -166,23 +166,23 @@ class Faults:
 
     async def _trouble(self, operations: tuple[str, ...], share: float, below: str = "/") -> None:
         def refuse(operation: str, path: str) -> OSError | None:
-            if operation in operations and path.startswith(below) and self._chance.random() < share:
+            if operation in operations and path.startswith(below) and self._random.random() < share:
                 return OSError(errno.EIO, os.strerror(errno.EIO), path)
             return None
 
         self._machine.excuse(True)
         self._machine.files.fault = refuse
-        if self._chance.random() < 0.3:
+        if self._random.random() < 0.3:
             self._machine.kill()  # so that the node starts on a failing disk
-        await asyncio.sleep(0.2 + self._chance.random())
+        await asyncio.sleep(0.2 + self._random.random())
         self._machine.files.fault = None
         await self._restart_after_trouble()
 
     async def _restart_after_trouble(self) -> None:
         """Restart the node if partitions are offline, because only that brings them back; else half of the time."""
         await self._machine.until_up()
-        if self._machine.offline() or self._chance.random() < 0.5:
-            if self._chance.random() < 0.5:
+        if self._machine.offline() or self._random.random() < 0.5:
+            if self._random.random() < 0.5:
                 await self._machine.stop()
             else:
                 self._machine.kill()
@@ -191,7 +191,7 @@ class Faults:
 
     async def _flip(self) -> None:
         """Flip one bit of a file that can be rebuilt, while the node is down."""
-        if self._chance.random() < 0.5:
+        if self._random.random() < 0.5:
             await self._machine.stop()
         else:
             self._machine.kill()
@@ -201,5 +201,5 @@ class Faults:
             if path.endswith(REBUILT) and contents.data and METADATA_DIR not in path
         ]
         if found:
-            path, contents = self._chance.choice(found)
-            self._machine.files.flip_bit(path, self._chance.randrange(len(contents.data)), self._chance.randrange(8))
+            path, contents = self._random.choice(found)
+            self._machine.files.flip_bit(path, self._random.randrange(len(contents.data)), self._random.randrange(8))

@@ -1,6 +1,6 @@
 """Makes limits of the product small for a run, so that what happens once in a million requests happens all the time.
 
-Only limits whose value must not affect correctness are listed: how much is remembered, read or sent at once.
+Only limits whose value must not affect correctness are listed: how much is cached, read or sent at once.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ FEW_EPOCHS: tuple[tuple[ModuleType, str, float], ...] = (
 
 
 @contextmanager
-def small_limits(chance: Random) -> Iterator[list[str]]:
-    chosen = [limit for limit in SMALL if chance.random() < SMALL_SHARE]
-    if chance.random() < SMALL_SHARE:
+def small_limits(random: Random) -> Iterator[list[str]]:
+    chosen = [limit for limit in SMALL if random.random() < SMALL_SHARE]
+    if random.random() < SMALL_SHARE:
         chosen += FEW_EPOCHS
     before = [getattr(module, name) for module, name, _ in chosen]
     for module, name, value in chosen:

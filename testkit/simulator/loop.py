@@ -47,7 +47,7 @@ class Process:
 
 
 PROCESS: ContextVar[Process | None] = ContextVar("simulated_process", default=None)
-NOBODY = Context()  # context of the network, which outlives every process
+NO_PROCESS = Context()  # context of the network, which outlives every process
 
 
 class _Handle(asyncio.Handle):
@@ -61,8 +61,8 @@ class _TimerHandle(asyncio.TimerHandle):
 
 
 class SimulatedLoop(asyncio.AbstractEventLoop):
-    def __init__(self, chance: Random, steps_max: int = STEPS_MAX) -> None:
-        self._chance = chance
+    def __init__(self, random: Random, steps_max: int = STEPS_MAX) -> None:
+        self._random = random
         self._now = 0.0
         self._ready: deque[_Handle | _TimerHandle] = deque()
         self._timers: list[tuple[float, float, int, _TimerHandle]] = []
@@ -192,7 +192,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         handle.process = PROCESS.get() if context is None else context.get(PROCESS)
         if not self._closed:
             self._serial += 1
-            heapq.heappush(self._timers, (when, self._chance.random(), self._serial, handle))
+            heapq.heappush(self._timers, (when, self._random.random(), self._serial, handle))
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
@@ -240,13 +240,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         """Run `func` at one moment and deliver its result later; neither happens if the calling process dies first."""
         assert executor is None, "the simulator has one kind of thread"
         future = self.create_future()
-        chance = self._chance
-        kind = chance.random()
+        random = self._random
+        kind = random.random()
         lasts = THREAD_SLOW_S if kind < self.slow_share else THREAD_S
         if kind > 1 - self.at_once_share:
             lasts = 0.0
-        starts = chance.random() * lasts
-        ends = starts + chance.random() * lasts
+        starts = random.random() * lasts
+        ends = starts + random.random() * lasts
 
         def finish(result: Any, error: BaseException | None) -> None:
             if future.cancelled():

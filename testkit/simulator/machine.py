@@ -39,7 +39,7 @@ class Machine:
         self,
         loop: SimulatedLoop,
         network: Network,
-        chance: Random,
+        random: Random,
         history: History,
         options: Mapping[str, str],
         trace: Callable[[str], None],
@@ -48,7 +48,7 @@ class Machine:
     ) -> None:
         self._loop = loop
         self._network = network
-        self._chance = chance
+        self._random = random
         self._history = history
         self._settings = make_settings(
             {
@@ -60,7 +60,7 @@ class Machine:
             },
             single_node=True,
         )
-        self.files = SimulatedFiles(Random(chance.getrandbits(64)), trace)
+        self.files = SimulatedFiles(Random(random.getrandbits(64)), trace)
         self.two_dirs = two_dirs
         for directory in (DATA, SECOND_DATA):
             self.files.make_dirs(directory)
@@ -84,7 +84,7 @@ class Machine:
         while len(self.failures) < FAILURES_MAX:
             await self._run_once()
             self._changed.set()
-            await asyncio.sleep(DOWN_S_MIN + self._chance.random() * DOWN_S_MAX)
+            await asyncio.sleep(DOWN_S_MIN + self._random.random() * DOWN_S_MAX)
 
     async def _run_once(self) -> None:
         self.boots += 1
@@ -97,9 +97,9 @@ class Machine:
             self._durable.clear()
         self._all_synced = False
         process = self._process = self._loop.new_process(f"run {self.boots}")
-        clock = SimulatedClock(self._loop, self._chance.choice((0, 0, -1500, 40_000)))
+        clock = SimulatedClock(self._loop, self._random.choice((0, 0, -1500, 40_000)))
         self.files.now_ms = clock.now_ms
-        ports = Ports(self.files, clock, Random(self._chance.getrandbits(64)), self._loop)
+        ports = Ports(self.files, clock, Random(self._random.getrandbits(64)), self._loop)
         node = await self._within(process, Node.start(self._settings, ports), BOOT_S_MAX, "start")
         if node is None:
             return

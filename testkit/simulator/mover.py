@@ -1,4 +1,4 @@
-"""A simulated operator that moves replicas between log directories while everything else goes on."""
+"""A simulated operator that moves replicas between log directories while everything else continues."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ PACE_S = 0.5
 
 
 class Mover(Client):
-    def __init__(self, name: str, world: World, chance: Random, topic: str, partitions: int, paths: list[str]) -> None:
-        super().__init__(name, world, chance)
+    def __init__(self, name: str, world: World, random: Random, topic: str, partitions: int, paths: list[str]) -> None:
+        super().__init__(name, world, random)
         self._topic = topic
         self._partitions = partitions
         self._paths = paths
@@ -21,11 +21,11 @@ class Mover(Client):
     async def run(self) -> None:
         while not self.world.stopping:
             wanted = AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(
-                name=self._topic, partitions=[self.chance.randrange(self._partitions)]
+                name=self._topic, partitions=[self.random.randrange(self._partitions)]
             )
             request = AlterReplicaLogDirsRequest(
                 dirs=[
-                    AlterReplicaLogDirsRequest.AlterReplicaLogDir(path=self.chance.choice(self._paths), topics=[wanted])
+                    AlterReplicaLogDirsRequest.AlterReplicaLogDir(path=self.random.choice(self._paths), topics=[wanted])
                 ]
             )
             try:

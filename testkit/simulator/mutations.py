@@ -20,7 +20,6 @@ from headrace.coordinators.transaction.shard import TransactionShard
 from headrace.coordinators.transaction.states import PREPARED
 from headrace.records.batch import BatchHeader
 from headrace.replication.partition import Partition
-from headrace.statemachine.machine import Ticket
 from headrace.statemachine.runtime import Runtime
 from headrace.storage.append import AppendInfo
 from headrace.storage.log import Log
@@ -115,20 +114,22 @@ def forget_producer_state() -> Iterator[None]:
 
 
 @contextmanager
-def answer_before_commit() -> Iterator[None]:
+def reply_before_commit() -> Iterator[None]:
     """Make coordinators respond as soon as they have written, without waiting for the commit."""
 
-    def answer(self: Runtime[Any, Any], replies: list[tuple[Ticket, Any]]) -> None:
-        for ticket, value in replies:
-            ticket.answer(value)
+    def reply_at_once(
+        self: Runtime[Any, Any], effects: list[tuple[Callable[[], None], Callable[[Exception], None]]]
+    ) -> None:
+        for on_committed, _ in effects:
+            on_committed()
 
-    with _replaced(Runtime, "_park", answer):
+    with _replaced(Runtime, "_park", reply_at_once):
         yield
 
 
 @contextmanager
 def lose_a_revocation() -> Iterator[None]:
-    """Treat a partition as revoked as soon as its member was told to revoke it."""
+    """Treat a partition as revoked as soon as its member was asked to revoke it."""
     with _replaced(Reconciliation, "_holds", lambda self, partitions: False):
         yield
 
@@ -208,7 +209,7 @@ MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
 
 # For the seeds of group_simulation.
 GROUP_MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
-    "answer-before-commit": answer_before_commit,
+    "reply-before-commit": reply_before_commit,
     "lose-a-revocation": lose_a_revocation,
 }
 

@@ -13,7 +13,7 @@ from contextvars import Context, copy_context
 from random import Random
 from typing import Any
 
-from testkit.simulator.loop import NOBODY, PROCESS, Process, SimulatedLoop
+from testkit.simulator.loop import NO_PROCESS, PROCESS, Process, SimulatedLoop
 from testkit.simulator.transport import SimulatedTransport
 
 LATENCY_S = 0.0004
@@ -73,9 +73,9 @@ class SimulatedServer(asyncio.AbstractServer):
 
 
 class Network:
-    def __init__(self, loop: SimulatedLoop, chance: Random, trace: Callable[[str], None] | None = None) -> None:
+    def __init__(self, loop: SimulatedLoop, random: Random, trace: Callable[[str], None] | None = None) -> None:
         self.loop = loop
-        self._chance = chance
+        self._random = random
         self._trace = trace
         self._servers: dict[tuple[str, int], SimulatedServer] = {}
         self._ends: dict[SimulatedTransport, None] = {}  # an ordered set: iteration must be deterministic
@@ -113,13 +113,13 @@ class Network:
     ) -> tuple[SimulatedTransport, asyncio.BaseProtocol]:
         await asyncio.sleep(2 * self.latency())
         if self.loop.now < self._healed_at:
-            if self._chance.random() < 0.5:
+            if self._random.random() < 0.5:
                 await asyncio.sleep(CONNECT_TIMEOUT_S)
-                raise OSError(errno.ETIMEDOUT, "no answer to the connection attempt")
+                raise OSError(errno.ETIMEDOUT, "no response to the connection attempt")
             raise ConnectionRefusedError(errno.ECONNREFUSED, "the network is partitioned")
         server = self._servers.get((host, port)) or self._servers.get((ANY_HOST, port))
         if server is None or not server.serving:
-            raise ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens on {host}:{port}")
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"no server listens on {host}:{port}")
         self._connections += 1
         number = self._connections
         here, there = ("127.0.0.1", self._free_port()), ("127.0.0.1", port)
@@ -136,16 +136,16 @@ class Network:
     # --- for connections
 
     def latency(self) -> float:
-        if self.stall_share and self._chance.random() < self.stall_share:
-            return self._chance.random() * STALL_S
-        grains = int(self._chance.random() * 2 * self.latency_s / LATENCY_GRAIN_S) + 1
+        if self.stall_share and self._random.random() < self.stall_share:
+            return self._random.random() * STALL_S
+        grains = int(self._random.random() * 2 * self.latency_s / LATENCY_GRAIN_S) + 1
         return grains * LATENCY_GRAIN_S
 
     def piece(self, size: int) -> int:
-        chance = self._chance
-        if self.cut_share and chance.random() < self.cut_share:
-            self.loop.call_later(self.latency(), self.cut_some, 1, context=NOBODY)
-        return chance.randint(1, size) if size > 1 and chance.random() < self.split_share else size
+        random = self._random
+        if self.cut_share and random.random() < self.cut_share:
+            self.loop.call_later(self.latency(), self.cut_some, 1, context=NO_PROCESS)
+        return random.randint(1, size) if size > 1 and random.random() < self.split_share else size
 
     def forget(self, end: SimulatedTransport) -> None:
         self._ends.pop(end, None)
@@ -164,12 +164,12 @@ class Network:
         """Cut a connection at any byte of either direction; each end is reset after a separate delay."""
         self.note(f"{end.name} cut")
         for side in (end, end.peer):
-            side.cut_incoming(self._chance.randint(0, side.under_way_bytes))
-            self.loop.call_later(self.latency(), side.reset, context=NOBODY)
+            side.cut_incoming(self._random.randint(0, side.under_way_bytes))
+            self.loop.call_later(self.latency(), side.reset, context=NO_PROCESS)
 
     def cut_some(self, count: int) -> None:
         found = self.connections()
-        for end in self._chance.sample(found, min(count, len(found))):
+        for end in self._random.sample(found, min(count, len(found))):
             self.cut(end)
 
     def partition(self, seconds: float) -> None:
@@ -191,8 +191,8 @@ class Network:
         for end in [end for end in self._ends if end.process is process]:
             peer = end.peer
             end.vanish()
-            peer.cut_incoming(0 if silently else self._chance.randint(0, peer.under_way_bytes))
+            peer.cut_incoming(0 if silently else self._random.randint(0, peer.under_way_bytes))
             if silently:
                 peer.forget_received()
-            delay = self._chance.random() * POWER_LOSS_SILENCE_S if silently else self.latency()
-            self.loop.call_later(delay, peer.reset, context=NOBODY)
+            delay = self._random.random() * POWER_LOSS_SILENCE_S if silently else self.latency()
+            self.loop.call_later(delay, peer.reset, context=NO_PROCESS)

@@ -1,6 +1,6 @@
 """Simulated producers: one that never retries, and an idempotent one.
 
-The idempotent producer resends the same bytes until it learns their outcome.
+The idempotent producer resends the same bytes until it knows their outcome.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace.protocol.messages.produce import ProduceRequest, ProduceResponse
 from headrace.records.compression import Codec
 from testkit.simulator.clients import BACKOFF_S, LOST, REQUEST_TIMEOUT_S, Client, World, raise_for
 
-Answer = ProduceResponse.PartitionProduceResponse
+PartitionResponse = ProduceResponse.PartitionProduceResponse
 
 RECORDS_MAX = 5
 VALUE_BYTES_MAX = 600
@@ -38,18 +38,18 @@ class Batch(Struct):
 
 
 class Producer(Client):
-    def __init__(self, name: str, world: World, chance: Random, topic: str, batches: int) -> None:
-        super().__init__(name, world, chance)
+    def __init__(self, name: str, world: World, random: Random, topic: str, batches: int) -> None:
+        super().__init__(name, world, random)
         self.topic = topic
         self._left = batches
         self._made = 0
-        self._version = chance.choice(VERSIONS)
-        self._codec = chance.choice(CODECS)
-        self._size_max = chance.choice((20, VALUE_BYTES_MAX, VALUE_BYTES_MAX * 4))
+        self._version = random.choice(VERSIONS)
+        self._codec = random.choice(CODECS)
+        self._size_max = random.choice((20, VALUE_BYTES_MAX, VALUE_BYTES_MAX * 4))
         self.place = topic  # the topic's name in the history
 
     def names(self) -> list[str]:
-        count = self.chance.randint(1, RECORDS_MAX)
+        count = self.random.randint(1, RECORDS_MAX)
         self._made += count
         return [f"{self.name}.{number}" for number in range(self._made - count, self._made)]
 
@@ -65,18 +65,18 @@ class Producer(Client):
         request = ProduceRequest(acks=acks, timeout_ms=BROKER_TIMEOUT_MS, topic_data=[data])
         return connection.send(request, self._version)
 
-    async def answers(self, future: asyncio.Future[ProduceResponse]) -> list[Answer]:
-        answer = await asyncio.wait_for(future, REQUEST_TIMEOUT_S)
-        return answer.responses[0].partition_responses
+    async def partition_responses(self, future: asyncio.Future[ProduceResponse]) -> list[PartitionResponse]:
+        response = await asyncio.wait_for(future, REQUEST_TIMEOUT_S)
+        return response.responses[0].partition_responses
 
 
 class PlainProducer(Producer):
     """Never retries: without a response, the outcome stays unknown."""
 
     def __init__(
-        self, name: str, world: World, chance: Random, topic: str, batches: int, acks: int, partitions: int
+        self, name: str, world: World, random: Random, topic: str, batches: int, acks: int, partitions: int
     ) -> None:
-        super().__init__(name, world, chance, topic, batches)
+        super().__init__(name, world, random, topic, batches)
         self._acks = acks
         self._partitions = partitions
 
@@ -89,7 +89,7 @@ class PlainProducer(Producer):
         await self.close()
 
     async def _round(self) -> None:
-        indexes = self.chance.sample(range(self._partitions), self.chance.randint(1, self._partitions))
+        indexes = self.random.sample(range(self._partitions), self.random.randint(1, self._partitions))
         try:
             connection = await self.leader(TopicPartition(self.topic, indexes[0]))
         except (*LOST, KafkaError):
@@ -103,19 +103,19 @@ class PlainProducer(Producer):
                 self.name, "send", topic=self.place, partition=index, values=names, once=True
             )
         try:
-            answers = await self.answers(self.send(connection, self._acks, batches))
+            partition_responses = await self.partition_responses(self.send(connection, self._acks, batches))
         except LOST as error:
             for call in calls.values():
                 self.history.info(call, error=type(error).__name__)
             await connection.close()
             return
-        for answer in answers:
-            self._end(calls[answer.index], answer)
+        for response in partition_responses:
+            self._end(calls[response.index], response)
 
-    def _end(self, call: int, answer: Answer) -> None:
-        code = ErrorCode(answer.error_code)
+    def _end(self, call: int, response: PartitionResponse) -> None:
+        code = ErrorCode(response.error_code)
         if code is ErrorCode.NONE:
-            self.history.ok(call, offset=answer.base_offset)
+            self.history.ok(call, offset=response.base_offset)
         elif code in UNCERTAIN:
             self.history.info(call, error=code.name)
         else:
@@ -126,9 +126,9 @@ class IdempotentProducer(Producer):
     """Writes to one partition, with up to `in_flight` batches in flight."""
 
     def __init__(
-        self, name: str, world: World, chance: Random, topic: str, batches: int, partition: int, in_flight: int
+        self, name: str, world: World, random: Random, topic: str, batches: int, partition: int, in_flight: int
     ) -> None:
-        super().__init__(name, world, chance, topic, batches)
+        super().__init__(name, world, random, topic, batches)
         self._partition = TopicPartition(topic, partition)
         self._in_flight = in_flight
         self._producer_id = -1
@@ -154,13 +154,13 @@ class IdempotentProducer(Producer):
         call = self.history.invoke(self.name, "init_producer_id")
         try:
             request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-            answer: InitProducerIdResponse = await connection.request(request, timeout_s=REQUEST_TIMEOUT_S)
-            raise_for(answer.error_code, "InitProducerId")
+            response: InitProducerIdResponse = await connection.request(request, timeout_s=REQUEST_TIMEOUT_S)
+            raise_for(response.error_code, "InitProducerId")
         except (*LOST, KafkaError) as error:
             self.history.info(call, error=str(error))
             raise
-        self.history.ok(call, producer_id=answer.producer_id)
-        return answer.producer_id
+        self.history.ok(call, producer_id=response.producer_id)
+        return response.producer_id
 
     def _next_batch(self) -> Batch:
         names = self.names()
@@ -186,8 +186,8 @@ class IdempotentProducer(Producer):
         try:
             futures = [self.send(connection, -1, {index: batch.records}) for batch in self._unsettled]
             for future in futures:
-                (answer,) = await self.answers(future)
-                if not self._take(answer):
+                (response,) = await self.partition_responses(future)
+                if not self._take(response):
                     await self._refresh()
                     return False
         except LOST:
@@ -196,11 +196,11 @@ class IdempotentProducer(Producer):
             return False
         return True
 
-    def _take(self, answer: Answer) -> bool:
+    def _take(self, response: PartitionResponse) -> bool:
         """Handle the response to the first unsettled batch; return False if all unsettled ones must be sent again."""
-        code = ErrorCode(answer.error_code)
+        code = ErrorCode(response.error_code)
         if code is ErrorCode.NONE:
-            self.history.ok(self._unsettled.popleft().call, offset=answer.base_offset)
+            self.history.ok(self._unsettled.popleft().call, offset=response.base_offset)
             return True
         if code not in RETRIABLE:
             # Fatal for this producer id: the outcome of its batches is unknown, and they are not resent with the new id.

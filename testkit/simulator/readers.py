@@ -35,12 +35,12 @@ Data = FetchResponse.PartitionData
 class Reader(Client):
     isolation_level = READ_UNCOMMITTED
 
-    def __init__(self, name: str, world: World, chance: Random, topic: str, partitions: int) -> None:
-        super().__init__(name, world, chance)
+    def __init__(self, name: str, world: World, random: Random, topic: str, partitions: int) -> None:
+        super().__init__(name, world, random)
         self.topic = topic
         self.place = topic
         self.partitions = partitions
-        self._version = chance.choice(VERSIONS)
+        self._version = random.choice(VERSIONS)
 
     async def fetch(self, connection: Connection, positions: dict[int, int], wait_ms: int, size: int) -> list[Data]:
         """Return the data of each partition; raise KafkaError if the whole request fails."""
@@ -59,9 +59,9 @@ class Reader(Client):
             isolation_level=self.isolation_level,
             topics=[topic],
         )
-        answer: FetchResponse = await connection.request(request, version=self._version, timeout_s=REQUEST_TIMEOUT_S)
-        raise_for(answer.error_code, "Fetch")
-        return answer.responses[0].partitions if answer.responses else []
+        response: FetchResponse = await connection.request(request, version=self._version, timeout_s=REQUEST_TIMEOUT_S)
+        raise_for(response.error_code, "Fetch")
+        return response.responses[0].partitions if response.responses else []
 
     async def list_offset(self, partition: int, timestamp: int) -> ListOffsetsResponse.ListOffsetsPartitionResponse:
         connection = await self.leader(TopicPartition(self.topic, partition))
@@ -70,8 +70,8 @@ class Reader(Client):
         request = ListOffsetsRequest(
             replica_id=-1, isolation_level=self.isolation_level, topics=[topic], timeout_ms=1000
         )
-        answer: ListOffsetsResponse = await connection.request(request, timeout_s=REQUEST_TIMEOUT_S)
-        found = answer.topics[0].partitions[0]
+        response: ListOffsetsResponse = await connection.request(request, timeout_s=REQUEST_TIMEOUT_S)
+        found = response.topics[0].partitions[0]
         raise_for(found.error_code, "ListOffsets")
         return found
 
@@ -125,14 +125,14 @@ class FollowingReader(Reader):
     async def _poll(self, connection: Connection, positions: dict[int, int]) -> None:
         calls = {index: self.invoke_poll(index, position) for index, position in positions.items()}
         try:
-            answers = await self.fetch(connection, positions, FETCH_WAIT_MS, self.chance.choice(FETCH_BYTES))
+            results = await self.fetch(connection, positions, FETCH_WAIT_MS, self.random.choice(FETCH_BYTES))
         except LOST as error:
             for call in calls.values():
                 self.history.info(call, error=type(error).__name__)
             await connection.close()
             raise
         failed = False
-        for data in answers:
+        for data in results:
             index = data.partition_index
             found = self.take(calls.pop(index), data, positions[index])
             if found:
@@ -155,7 +155,7 @@ class JumpingReader(Reader):
         await self.find_topic(self.topic)
         while not self.world.stopping:
             try:
-                await self._jump(self.chance.randrange(self.partitions))
+                await self._jump(self.random.randrange(self.partitions))
             except LOST:
                 await self.pause(BACKOFF_S)
             except KafkaError as error:
@@ -168,31 +168,31 @@ class JumpingReader(Reader):
         end = await self.latest(partition)
         if end <= 0:
             return
-        position = self.chance.randrange(end)
+        position = self.random.randrange(end)
         connection = await self.leader(TopicPartition(self.topic, partition))
         self.seek(partition, position)
         call = self.invoke_poll(partition, position)
         try:
-            answers = await self.fetch(connection, {partition: position}, 0, self.chance.choice(FETCH_BYTES))
+            results = await self.fetch(connection, {partition: position}, 0, self.random.choice(FETCH_BYTES))
         except LOST as error:
             self.history.info(call, error=type(error).__name__)
             await connection.close()
             raise
-        if not answers:
+        if not results:
             self.history.info(call, error="not answered")
             return
-        found = self.take(call, answers[0], position)
+        found = self.take(call, results[0], position)
         if found == []:
             # The position was below the log end, and a fetch returns at least one batch.
             self.history.note("nothing there", reader=self.name, partition=partition, position=position, end=end)
 
 
-class OffsetAsker(Reader):
+class OffsetFinder(Reader):
     async def run(self) -> None:
         await self.find_topic(self.topic)
         while not self.world.stopping:
             try:
-                await self._ask(self.chance.randrange(self.partitions))
+                await self._ask(self.random.randrange(self.partitions))
             except LOST:
                 await self.pause(BACKOFF_S)
             except KafkaError as error:
@@ -204,7 +204,7 @@ class OffsetAsker(Reader):
     async def _ask(self, partition: int) -> None:
         await self.latest(partition)
         now_ms = self.world.clock.now_ms()
-        timestamp = MAX_TIMESTAMP if self.chance.random() < 0.2 else now_ms - self.chance.randint(0, 5000)
+        timestamp = MAX_TIMESTAMP if self.random.random() < 0.2 else now_ms - self.random.randint(0, 5000)
         call = self.history.invoke(
             self.name, "offset_for_time", topic=self.place, partition=partition, timestamp=timestamp
         )

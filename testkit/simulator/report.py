@@ -18,25 +18,25 @@ def replay_command(seed: int, mutation: str | None = None, flag: str = "") -> st
     return f"python -m testkit.simulator{kind} --seed {seed}{extra} --trace"
 
 
-def tell_outcome(outcome: Outcome, say: Callable[[str], None]) -> None:
+def print_outcome(outcome: Outcome, print_line: Callable[[str], None]) -> None:
     state = "good" if outcome.is_good else "BAD"
-    say(
+    print_line(
         f"seed {outcome.seed}: {state}, trace {outcome.trace_hash}, {outcome.acknowledged} records acknowledged, "
         f"{outcome.read} read, {outcome.simulated_s:.1f} s simulated in {outcome.steps} steps, "
         f"faults: {', '.join(outcome.faults) or 'none'}"
     )
     for text in outcome.failures[:SHOWN_MAX]:
-        say(f"  failure: {text}")
+        print_line(f"  failure: {text}")
     for anomaly in outcome.anomalies[:SHOWN_MAX]:
-        say(f"  {anomaly.kind}: {anomaly.text}")
+        print_line(f"  {anomaly.kind}: {anomaly.text}")
     more = max(0, len(outcome.failures) - SHOWN_MAX) + max(0, len(outcome.anomalies) - SHOWN_MAX)
     if more:
-        say(f"  … and {more} more")
+        print_line(f"  … and {more} more")
 
 
 def run_many(
     seeds: Iterable[int],
-    say: Callable[[str], None],
+    print_line: Callable[[str], None],
     *,
     mutation: str | None = None,
     stop_at_first: bool = False,
@@ -49,25 +49,25 @@ def run_many(
         outcome = run_seed(seed, None, simulation_type)
         outcomes.append(outcome)
         if not outcome.is_good:
-            tell_outcome(outcome, say)
+            print_outcome(outcome, print_line)
             if stop_at_first:
                 break
         if len(outcomes) % PROGRESS_EVERY == 0:
             bad = sum(not one.is_good for one in outcomes)
-            say(f"{len(outcomes)} seeds, {bad} bad, {time.perf_counter() - began:.0f} s")
-    _summary(outcomes, time.perf_counter() - began, say, mutation, simulation_type.flag)
+            print_line(f"{len(outcomes)} seeds, {bad} bad, {time.perf_counter() - began:.0f} s")
+    _summary(outcomes, time.perf_counter() - began, print_line, mutation, simulation_type.flag)
     return outcomes
 
 
 def _summary(
-    outcomes: list[Outcome], seconds: float, say: Callable[[str], None], mutation: str | None, flag: str
+    outcomes: list[Outcome], seconds: float, print_line: Callable[[str], None], mutation: str | None, flag: str
 ) -> None:
     bad = [outcome for outcome in outcomes if not outcome.is_good]
     faults = Counter(fault for outcome in outcomes for fault in outcome.faults)
-    say(
+    print_line(
         f"{len(outcomes)} seeds, {len(bad)} bad; {sum(o.acknowledged for o in outcomes)} records acknowledged, "
         f"{sum(o.read for o in outcomes)} read, {sum(o.simulated_s for o in outcomes):.0f} s simulated in {seconds:.0f} s"
     )
-    say("faults: " + ", ".join(f"{name} {count}" for name, count in sorted(faults.items())))
+    print_line("faults: " + ", ".join(f"{name} {count}" for name, count in sorted(faults.items())))
     if bad:
-        say(f"first bad seed: {bad[0].seed}; again: {replay_command(bad[0].seed, mutation, flag)}")
+        print_line(f"first bad seed: {bad[0].seed}; again: {replay_command(bad[0].seed, mutation, flag)}")

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from headrace.base.errors import HeadraceError
 from testkit.history import Anomaly, Event, FinalRead, History, Kind, check
 from testkit.simulator.admin import create_topic
-from testkit.simulator.checkers import FinalReader, Unreadable, check_answers
+from testkit.simulator.checkers import FinalReader, Unreadable, check_responses
 from testkit.simulator.clients import Client, World
 from testkit.simulator.faults import Faults
 from testkit.simulator.limits import small_limits
@@ -104,45 +104,45 @@ class Simulation:
     def __init__(self, seed: int, trace: Trace) -> None:
         self._seed = seed
         self._trace = trace
-        chance = self._chance("run")
-        self.loop = SimulatedLoop(self._chance("loop"))  # type: ignore[abstract]
-        self.loop.look_s = chance.choice((0.0, 0.0, 1e-6, 5e-4))
-        self.loop.slow_share = chance.choice((0.02, 0.02, 0.3))
-        self.loop.at_once_share = chance.choice((0.0, 0.1, 0.1, 0.95))
+        random = self._random("run")
+        self.loop = SimulatedLoop(self._random("loop"))  # type: ignore[abstract]
+        self.loop.look_s = random.choice((0.0, 0.0, 1e-6, 5e-4))
+        self.loop.slow_share = random.choice((0.02, 0.02, 0.3))
+        self.loop.at_once_share = random.choice((0.0, 0.1, 0.1, 0.95))
         trace.now = lambda: self.loop.now
         self.history = History(lambda: self.loop.now, self._tell)
-        self.network = Network(self.loop, self._chance("network"), trace)
+        self.network = Network(self.loop, self._random("network"), trace)
         options = {
-            "replica.high.watermark.checkpoint.interval.ms": str(chance.choice((200, 5000))),
-            "log.flush.offset.checkpoint.interval.ms": str(chance.choice((300, 1000, 60_000))),
+            "replica.high.watermark.checkpoint.interval.ms": str(random.choice((200, 5000))),
+            "log.flush.offset.checkpoint.interval.ms": str(random.choice((300, 1000, 60_000))),
         }
         # In compacted seeds every record has a unique key, so compaction must keep all records.
-        compaction = self._chance("compaction")
+        compaction = self._random("compaction")
         self._is_compacted = compaction.random() < COMPACTED_SHARE
         options["log.cleaner.backoff.ms"] = str(compaction.choice((20, 300, 15_000)))
-        metadata = self._chance("metadata")
+        metadata = self._random("metadata")
         options["metadata.log.max.record.bytes.between.snapshots"] = str(metadata.choice((1, 400, 2_000, 20_971_520)))
         options["metadata.max.retention.bytes"] = str(metadata.choice((500, 5_000, 104_857_600)))
         options |= self.more_options()
         self.machine = Machine(
             self.loop,
             self.network,
-            self._chance("machine"),
+            self._random("machine"),
             self.history,
             options,
             trace,
-            two_dirs=self._chance("directories").random() < 0.4,
+            two_dirs=self._random("directories").random() < 0.4,
         )
         self.world = World(self.loop, SimulatedClock(self.loop), self.history, (HOST, PORT))
         self.world.keyed = self._is_compacted
-        self.faults = self.faults_type(self.loop, self.network, self.machine, self._chance("faults"))
+        self.faults = self.faults_type(self.loop, self.network, self.machine, self._random("faults"))
         self.final_read = FinalRead({})
         self._checking: asyncio.Task[None] | None = None
 
     def more_options(self) -> dict[str, str]:
         return {}
 
-    def _chance(self, what: str) -> Random:
+    def _random(self, what: str) -> Random:
         return Random(f"{self._seed} {what}")
 
     def _tell(self, event: Event) -> None:
@@ -151,7 +151,7 @@ class Simulation:
     async def run(self) -> None:
         supervisor = self.loop.create_task(self.machine.supervise())
         await self.machine.until_up()
-        await self.play()
+        await self.run_clients()
         await self.machine.stop()
         assert self._checking is not None
         for task in (self._checking, supervisor):
@@ -164,10 +164,10 @@ class Simulation:
         """Start checking the invariants periodically."""
         self._checking = self.loop.create_task(self.faults.check_always())
 
-    async def play(self) -> None:
+    async def run_clients(self) -> None:
         """Run all clients and faults; the node is up before and after."""
-        workload = make_workload(self.world, self._chance("workload"))
-        first = Client("first", self.world, self._chance("first"))
+        workload = make_workload(self.world, self._random("workload"))
+        first = Client("first", self.world, self._random("first"))
         topic_options = {**workload.topic_options, **(COMPACTED if self._is_compacted else {})}
         await create_topic(first, TOPIC, workload.partitions, topic_options)
         if workload.is_flushed:
@@ -177,8 +177,8 @@ class Simulation:
         producing = [self.loop.create_task(producer.run()) for producer in workload.producers]
         others = [self.loop.create_task(client.run()) for client in workload.others]
         if self.machine.two_dirs:
-            chance = self._chance("mover")
-            mover = Mover("mover", self.world, chance, TOPIC, workload.partitions, [DATA, SECOND_DATA])
+            random = self._random("mover")
+            mover = Mover("mover", self.world, random, TOPIC, workload.partitions, [DATA, SECOND_DATA])
             others.append(self.loop.create_task(mover.run()))
         await self.faults.run()
         await self.faults.heal()
@@ -186,7 +186,7 @@ class Simulation:
         self.world.stopping = True
         await self._finish(others, "readers")
         await self.machine.until_up()
-        reader = FinalReader("final", self.world, self._chance("final"), TOPIC, workload.partitions)
+        reader = FinalReader("final", self.world, self._random("final"), TOPIC, workload.partitions)
         self.final_read = await reader.read_everything()
 
     async def _finish(self, tasks: list[asyncio.Task[None]], what: str) -> None:
@@ -196,7 +196,7 @@ class Simulation:
             task.result()
 
     def verdict(self) -> list[Anomaly]:
-        return check(self.history, self.final_read) + check_answers(self.history, self.final_read, self.world)
+        return check(self.history, self.final_read) + check_responses(self.history, self.final_read, self.world)
 
     def count(self, outcome: Outcome) -> None:
         for event in self.history.events:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from contextvars import Context
 from typing import Any, Protocol
 
-from testkit.simulator.loop import NOBODY, Process, SimulatedLoop
+from testkit.simulator.loop import NO_PROCESS, Process, SimulatedLoop
 
 WINDOW_BYTES = 64 * 1024  # bytes in flight or received but not taken, as much as the buffers of two sockets hold
 HIGH_WATER_BYTES = 64 * 1024
@@ -123,7 +123,7 @@ class SimulatedTransport(asyncio.Transport):
         if not self._lost:
             self._closing = True
             self._unsent.clear()
-            self._loop.call_later(self._wire.latency(), self.peer.reset, context=NOBODY)
+            self._loop.call_later(self._wire.latency(), self.peer.reset, context=NO_PROCESS)
             self._loop.call_soon(self._lose, None, context=self._context)
 
     # --- sending
@@ -150,7 +150,7 @@ class SimulatedTransport(asyncio.Transport):
 
     def _arrives(self, what: Any) -> None:
         self._last_arrival = max(self._last_arrival, self._loop.now + self._wire.latency())
-        self._loop.call_at(self._last_arrival, what, context=NOBODY)
+        self._loop.call_at(self._last_arrival, what, context=NO_PROCESS)
 
     def _steer_writer(self) -> None:
         protocol = self._protocol
@@ -178,7 +178,7 @@ class SimulatedTransport(asyncio.Transport):
         self._under_way_bytes -= len(piece)
         if self._closing:
             # Reset the sender, as a kernel does when data arrives at a closed socket.
-            self._loop.call_later(self._wire.latency(), self.peer.reset, context=NOBODY)
+            self._loop.call_later(self._wire.latency(), self.peer.reset, context=NO_PROCESS)
             return
         self._wire.note(f"{self.name} gets {len(piece)}")
         self._received += piece
@@ -216,7 +216,7 @@ class SimulatedTransport(asyncio.Transport):
         if isinstance(protocol, asyncio.BufferedProtocol):
             buffer = memoryview(protocol.get_buffer(-1))
             size = min(len(buffer), len(self._received))
-            assert size > 0, "get_buffer returned no room"
+            assert size > 0, "get_buffer returned an empty buffer"
             buffer[:size] = memoryview(self._received)[:size]
             del self._received[:size]
             protocol.buffer_updated(size)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from testkit.simulator.admin import Operator
 from testkit.simulator.clients import World
 from testkit.simulator.producers import IdempotentProducer, PlainProducer
-from testkit.simulator.readers import FollowingReader, JumpingReader, OffsetAsker
+from testkit.simulator.readers import FollowingReader, JumpingReader, OffsetFinder
 
 TOPIC = "t"
 PARTITIONS_MAX = 3
@@ -22,33 +22,33 @@ class Workload(NamedTuple):
     topic_options: dict[str, str]
     is_flushed: bool  # acknowledged records are on disk
     producers: list[IdempotentProducer | PlainProducer]
-    others: list[FollowingReader | JumpingReader | OffsetAsker | Operator]
+    others: list[FollowingReader | JumpingReader | OffsetFinder | Operator]
 
 
-def make_workload(world: World, chance: Random) -> Workload:
-    partitions = chance.randint(1, PARTITIONS_MAX)
+def make_workload(world: World, random: Random) -> Workload:
+    partitions = random.randint(1, PARTITIONS_MAX)
     options = {
-        "internal.segment.bytes": str(chance.choice((16_000, 40_000, 1_000_000))),
-        "index.interval.bytes": str(chance.choice((0, 300, 4096))),
+        "internal.segment.bytes": str(random.choice((16_000, 40_000, 1_000_000))),
+        "index.interval.bytes": str(random.choice((0, 300, 4096))),
     }
 
-    is_flushed = chance.random() < FLUSHED_SHARE
+    is_flushed = random.random() < FLUSHED_SHARE
     if is_flushed:
         options["flush.messages"] = "1"
 
     def child() -> Random:
-        return Random(chance.getrandbits(64))
+        return Random(random.getrandbits(64))
 
     producers: list[IdempotentProducer | PlainProducer] = []
-    for number in range(chance.randint(1, 3)):
-        batches = chance.randint(5, BATCHES_MAX)
-        in_flight = chance.choice((1, 1, 5))
-        partition = chance.randrange(partitions)
+    for number in range(random.randint(1, 3)):
+        batches = random.randint(5, BATCHES_MAX)
+        in_flight = random.choice((1, 1, 5))
+        partition = random.randrange(partitions)
         name = f"idempotent-{number}"
         producers.append(IdempotentProducer(name, world, child(), TOPIC, batches, partition, in_flight))
-    for number in range(chance.randint(1, 2)):
-        batches = chance.randint(5, BATCHES_MAX)
-        acks = chance.choice((-1, 1))
+    for number in range(random.randint(1, 2)):
+        batches = random.randint(5, BATCHES_MAX)
+        acks = random.choice((-1, 1))
         producers.append(PlainProducer(f"plain-{number}", world, child(), TOPIC, batches, acks, partitions))
     return Workload(
         partitions,
@@ -58,10 +58,10 @@ def make_workload(world: World, chance: Random) -> Workload:
         [
             *(
                 FollowingReader(f"following-{n}", world, child(), TOPIC, partitions)
-                for n in range(chance.randint(1, 2))
+                for n in range(random.randint(1, 2))
             ),
             JumpingReader("jumping", world, child(), TOPIC, partitions),
-            OffsetAsker("asking", world, child(), TOPIC, partitions),
+            OffsetFinder("asking", world, child(), TOPIC, partitions),
             Operator("operator", world, child(), CHURN_TOPICS),
         ],
     )

@@ -16,12 +16,12 @@ from headrace.api.transactions.txn_offset_commit import TxnOffsetCommitApi
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import TopicPartition
 from headrace.broker.shard_runner import Coordination
-from headrace.coordinators.group.handler_table import GROUP_ROOMS
+from headrace.coordinators.group.handler_table import GROUP_HANDLERS
 from headrace.coordinators.group.offset_reads import FetchGroup, fetch
 from headrace.coordinators.group.records import decode_group_record, encode_group_record
 from headrace.coordinators.group.settings import GroupSettings
 from headrace.coordinators.group.shard import GroupShard
-from headrace.coordinators.group.transactional_commits import asked_to_end
+from headrace.coordinators.group.transactional_commits import end_request
 from headrace.metadata.image import Image, Partition, Topic
 from headrace.protocol.apis import ApiKey
 from headrace.protocol.compiler import codec
@@ -84,13 +84,13 @@ class OffsetsHarness:
         image = Image(topics={topic.name: topic for topic in topics})
         self.groups = Coordination(
             "t",
-            lambda: GroupShard(GROUP_ROOMS, GroupSettings(), lambda: image, Random(2)),
+            lambda: GroupShard(GROUP_HANDLERS, GroupSettings(), lambda: image, Random(2)),
             encode_group_record,
             decode_group_record,
             lambda: image,
             FakeClock(NOW_MS),
             self.loop,
-            end=asked_to_end,
+            end=end_request,
         )
         self.verifier = Verifier()
         self.verification = True

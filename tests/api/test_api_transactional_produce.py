@@ -192,7 +192,7 @@ def test_a_batch_of_a_fenced_producer_is_refused_and_logged_with_both_epochs(
     assert harness.produce(2) == (ErrorCode.INVALID_PRODUCER_EPOCH, -1)
     [line] = caplog.messages
     assert line == (
-        f"Fenced a producer of transactional id '{ID}' on t-0: producer {PRODUCER} has epoch 1, this came with epoch 0"
+        f"Fenced a producer of transactional id '{ID}' on t-0: producer {PRODUCER} has epoch 1, this request has epoch 0"
     )
 
 

@@ -314,19 +314,19 @@ def test_a_fast_read_sees_only_committed_values_and_may_arm_a_timer() -> None:
         arm((key, "by a glance"), now_ms + 1000)
         return register.values.get(key)
 
-    def glance(key: str) -> str | None:
-        return harness.coordination.glance("group", look, key)
+    def without_decision(key: str) -> str | None:
+        return harness.coordination.without_decision("group", look, key)
 
     async def scenario() -> None:
-        assert glance("a") is None
+        assert without_decision("a") is None
         await harness.send_request("set", "a", "1")
-        assert glance("a") == "1"
+        assert without_decision("a") == "1"
         assert await harness.coordination.decide("group", ("wait", "a")) == "by a glance"
         harness.partition.advance = lambda: None  # simulates a follower that has not fetched yet
         waiting = harness.coordination.decide("group", ("set", "a", "2"))
-        assert glance("a") is None
+        assert without_decision("a") is None
         harness.partition.go_offline("its disk has failed")
-        assert glance("a") is None
+        assert without_decision("a") is None
         with pytest.raises(KafkaError):
             await waiting
 

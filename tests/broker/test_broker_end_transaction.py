@@ -14,13 +14,13 @@ from tests.replication.replication_samples import NODE, NOW_MS, TOPIC_ID, make_f
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.broker.shard_runner import Coordination
-from headrace.coordinators.group.handler_table import GROUP_ROOMS
+from headrace.coordinators.group.handler_table import GROUP_HANDLERS
 from headrace.coordinators.group.offset_reads import FetchGroup, fetch
 from headrace.coordinators.group.records import GroupRecord, decode_group_record, encode_group_record
-from headrace.coordinators.group.request import Asked
+from headrace.coordinators.group.request import CoordinatorRequest
 from headrace.coordinators.group.settings import GroupSettings
 from headrace.coordinators.group.shard import GroupShard
-from headrace.coordinators.group.transactional_commits import asked_to_end
+from headrace.coordinators.group.transactional_commits import end_request
 from headrace.metadata.image import Image, Topic
 from headrace.metadata.image import Partition as PartitionState
 from headrace.protocol.messages.offset_commit import OffsetCommitRequest
@@ -53,13 +53,13 @@ class OffsetsHarness:
         image = Image(topics={"t": Topic("t", TOPIC_ID, (state,))})
         self.coordination = Coordination(
             "t",
-            lambda: GroupShard(GROUP_ROOMS, GroupSettings(), lambda: image, Random(2)),
+            lambda: GroupShard(GROUP_HANDLERS, GroupSettings(), lambda: image, Random(2)),
             encode_group_record,
             decode_group_record,
             lambda: image,
             FakeClock(NOW_MS),
             self.loop,
-            end=asked_to_end,
+            end=end_request,
         )
 
     def run(self, scenario: Callable[..., Any]) -> None:
@@ -76,7 +76,7 @@ class OffsetsHarness:
     async def commit(self, offsets: Mapping[int, int]) -> None:
         partitions = [OffsetCommitRequest.OffsetCommitRequestPartition(*pair) for pair in offsets.items()]
         topics = [OffsetCommitRequest.OffsetCommitRequestTopic("t", TOPIC_ID, partitions)]
-        await self.coordination.decide(GROUP, Asked(OffsetCommitRequest(GROUP, topics=topics), 9))
+        await self.coordination.decide(GROUP, CoordinatorRequest(OffsetCommitRequest(GROUP, topics=topics), 9))
         await asyncio.sleep(0)
 
     async def commit_pending(
@@ -86,7 +86,7 @@ class OffsetsHarness:
         topics = [TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic("t", partitions)]
         request = TxnOffsetCommitRequest("tx", GROUP, producer, epoch, topics=topics)
         guard = guard or self.coordination.guard(GROUP, producer, epoch, adds=False)
-        await self.coordination.decide_in_transaction(GROUP, Asked(request, 4), guard)
+        await self.coordination.decide_in_transaction(GROUP, CoordinatorRequest(request, 4), guard)
 
     async def end(self, producer: int, marker: TransactionMarker, epoch: int = 0, version: int = 0) -> None:
         await self.coordination.end_transaction(0, producer, epoch, marker, version)
@@ -112,7 +112,7 @@ class OffsetsHarness:
 
     @property
     def pending(self) -> list[int]:
-        return sorted(index for _, index in self.coordination.machine_of(GROUP).offsets.pending.places(GROUP))
+        return sorted(index for _, index in self.coordination.machine_of(GROUP).offsets.pending.topic_partitions(GROUP))
 
 
 def code_of(code: ErrorCode) -> Any:

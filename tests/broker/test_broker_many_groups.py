@@ -17,7 +17,7 @@ from headrace.base.errors import ErrorCode
 from headrace.broker.shard_runner import LOAD_SLICE_S, Coordination
 from headrace.client.wire.connection import Connection
 from headrace.coordinators.group.groups import list_groups
-from headrace.coordinators.group.handler_table import GROUP_ROOMS
+from headrace.coordinators.group.handler_table import GROUP_HANDLERS
 from headrace.coordinators.group.offsets import VALUE_VERSION
 from headrace.coordinators.group.records import GroupRecord, decode_group_record, encode_group_record
 from headrace.coordinators.group.settings import GroupSettings
@@ -117,7 +117,7 @@ def test_loading_groups_yields_to_other_tasks(per_batch: int) -> None:
     machines: list[GroupShard] = []
 
     def make() -> GroupShard:
-        machines.append(GroupShard(GROUP_ROOMS, GroupSettings(), lambda: image, Random(1)))
+        machines.append(GroupShard(GROUP_HANDLERS, GroupSettings(), lambda: image, Random(1)))
         return machines[-1]
 
     records = [

@@ -11,7 +11,7 @@ from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import Uuid
 from headrace.controller.context import ControllerContext
 from headrace.controller.controller import Controller
-from headrace.controller.placement import place
+from headrace.controller.placement import assign_replicas
 from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest
@@ -205,7 +205,7 @@ def test_the_controller_state_is_rebuilt_from_the_log() -> None:
 
 def test_placement_spreads_leaders_and_never_repeats_a_replica() -> None:
     for seed in range(20):
-        placed = place(12, 3, [1, 2, 3, 4], random.Random(seed))
+        placed = assign_replicas(12, 3, [1, 2, 3, 4], random.Random(seed))
         assert all(len(set(replicas)) == 3 for replicas in placed)
         leaders = [replicas[0] for replicas in placed]
         assert {leaders.count(broker) for broker in (1, 2, 3, 4)} == {3}

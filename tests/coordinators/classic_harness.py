@@ -10,7 +10,7 @@ from tests.coordinators.group_harness import GroupHarness
 
 from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.base.ids import Uuid
-from headrace.coordinators.group.classic.membership import heartbeat_at_a_glance
+from headrace.coordinators.group.classic.membership import heartbeat_without_decision
 from headrace.coordinators.group.records import GroupRecord, decode_group_record
 from headrace.protocol.compiler import codec
 from headrace.protocol.declare import Struct
@@ -61,7 +61,7 @@ class ClassicHarness(GroupHarness):
         """Return the response to a heartbeat that needs no decision, or None if it needs one."""
         if not self.runtime.is_settled:
             return None
-        return heartbeat_at_a_glance(self.shard, request, self.now_ms, lambda timer, at_ms: None)
+        return heartbeat_without_decision(self.shard, request, self.now_ms, lambda timer, at_ms: None)
 
     def stored(self) -> list[GroupRecord]:
         """Return the last record of every key that has a value, as after compaction."""

@@ -10,9 +10,9 @@ import msgspec
 from tests.fakes import FakeJournal
 
 from headrace.base.ids import Uuid
-from headrace.coordinators.group.handler_table import GROUP_ROOMS
+from headrace.coordinators.group.handler_table import GROUP_HANDLERS
 from headrace.coordinators.group.records import GroupRecord, decode_group_record, encode_group_record
-from headrace.coordinators.group.request import Asked
+from headrace.coordinators.group.request import CoordinatorRequest
 from headrace.coordinators.group.settings import GroupSettings
 from headrace.coordinators.group.shard import GroupShard
 from headrace.metadata.image import GROUP_CONFIG, Image, Partition, Topic
@@ -66,7 +66,7 @@ class GroupHarness:
 
     def lead(self) -> None:
         """Start a new coordinator that loads what is written."""
-        self.shard = GroupShard(GROUP_ROOMS, self.settings, lambda: self.image, self.random_source)
+        self.shard = GroupShard(GROUP_HANDLERS, self.settings, lambda: self.image, self.random_source)
         self.runtime = Runtime(self.shard, self.journal)
         list(self.runtime.load([(0, [read(record) for record in self.journal.written])]))
         self.runtime.lead(self.now_ms)
@@ -83,7 +83,7 @@ class GroupHarness:
             self.journal.commit()
 
     def submit(self, request: Struct, callback: Callable[..., Any], version: int = 1, **caller: Any) -> None:
-        self.runtime.submit(Asked(request, version, **caller), self.now_ms, callback)
+        self.runtime.submit(CoordinatorRequest(request, version, **caller), self.now_ms, callback)
         self.settle()
 
     def execute(self, request: Struct, version: int = 1, **caller: Any) -> Any:

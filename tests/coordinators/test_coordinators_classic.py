@@ -9,7 +9,7 @@ from tests.coordinators.classic_harness import GROUP, REBALANCE_MS, SESSION_MS, 
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.coordinators.group.classic.joining import NEW_MEMBER_TIMEOUT_MS
-from headrace.coordinators.group.classic.membership import heartbeat_at_a_glance
+from headrace.coordinators.group.classic.membership import heartbeat_without_decision
 from headrace.coordinators.group.classic.states import TRANSITIONS, Event, State
 from headrace.coordinators.group.groups import describe_group
 from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -25,7 +25,7 @@ def state(scenario: Scenario) -> State:
 
 def test_every_state_has_a_transition_and_only_preparing_ends_a_join_phase() -> None:
     assert {before for before, _ in TRANSITIONS} == set(State)
-    assert {before for (before, event) in TRANSITIONS if event in (Event.ALL_JOINED, Event.ALL_GONE)} == {
+    assert {before for (before, event) in TRANSITIONS if event in (Event.ALL_JOINED, Event.ALL_LEFT)} == {
         State.PREPARING
     }
 
@@ -454,7 +454,7 @@ def test_a_heartbeat_without_a_decision_keeps_the_session_alive() -> None:
         for member in (a, b):
             request = HeartbeatRequest(GROUP, member.generation, member.id)
             assert (
-                heartbeat_at_a_glance(harness.shard, request, harness.now_ms, harness.runtime.arm)
+                heartbeat_without_decision(harness.shard, request, harness.now_ms, harness.runtime.arm)
                 == HeartbeatResponse()
             )
     harness.pass_time(SESSION_MS - 1)

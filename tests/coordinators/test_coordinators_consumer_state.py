@@ -18,7 +18,7 @@ from headrace.coordinators.group.consumer.groups import ConsumerGroup
 from headrace.coordinators.group.consumer.members import MemberState
 from headrace.coordinators.group.consumer.topic_hashes import TopicHashes
 from headrace.coordinators.group.records import GroupRecord, decode_group_record, encode_group_record
-from headrace.coordinators.group.request import Asked
+from headrace.coordinators.group.request import CoordinatorRequest
 from headrace.coordinators.group.xxh3 import xxh3_64
 from headrace.metadata.image import Broker, Image, Partition, Topic
 from headrace.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
@@ -82,7 +82,7 @@ def test_a_regex_matches_only_topics_that_the_member_may_describe(harness: Group
 
 
 def test_many_topics_are_matched_in_slices(harness: GroupHarness) -> None:
-    many = {f"t{number}": 1 for number in range(3 * regexes.SEARCHED_AT_ONCE)}
+    many = {f"t{number}": 1 for number in range(3 * regexes.SEARCH_BUDGET)}
     harness.set_topics(many)
     a = Client(harness, "a", subscribed_topic_regex="t.*9")
     a.beat()
@@ -98,7 +98,7 @@ def test_a_large_regex_is_matched_against_fewer_names_per_slice(harness: GroupHa
     harness.set_topics(many)
     a = Client(harness, "a", subscribed_topic_regex="(t?0*){300}")
     a.beat()
-    assert group_of(harness).search[regexes.UNDER_WAY].place in range(1, 100)
+    assert group_of(harness).search[regexes.UNDER_WAY].position in range(1, 100)
     harness.pass_time(100)
     assert group_of(harness).resolved["(t?0*){300}"].topics == ("t0",)
 
@@ -153,7 +153,7 @@ def test_a_second_subscriber_reuses_the_resolved_regex(harness: GroupHarness) ->
 
 def commit(harness: GroupHarness, member_id: str, epoch: int, version: int = 9) -> Callable[..., Any] | None:
     request = OffsetCommitRequest(group_id="g", member_id=member_id, generation_id_or_member_epoch=epoch)
-    return harness.shard.consumers.check_commit(Asked(request, version), harness.now_ms, None)
+    return harness.shard.consumers.check_commit(CoordinatorRequest(request, version), harness.now_ms, None)
 
 
 def refused(call: Callable[..., Any], *arguments: Any) -> ErrorCode:
@@ -233,7 +233,7 @@ def test_deleting_a_group_writes_a_tombstone_for_every_key(harness: GroupHarness
             harness.shard.apply(record, 0)
             harness.journal.written.append(encode_group_record(record))
 
-    harness.shard.consumers.forget("g", Emitting())  # type: ignore[arg-type]
+    harness.shard.consumers.delete("g", Emitting())  # type: ignore[arg-type]
     harness.shard.undo.end()
     harness.journal.commit()
     harness.move()

@@ -10,7 +10,7 @@ from tests.coordinators.classic_harness import GROUP, TOPIC, TOPIC_ID, ClassicHa
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import ZERO_UUID, Uuid
-from headrace.coordinators.group.expiry import LOOKED_AT_ONCE
+from headrace.coordinators.group.expiry import EXAMINED_PER_TURN
 from headrace.coordinators.group.groups import describe_group, list_groups
 from headrace.coordinators.group.offset_reads import FetchGroup, fetch
 from headrace.coordinators.group.offsets import TopicsDeleted
@@ -279,12 +279,12 @@ def test_empty_groups_without_offsets_are_removed() -> None:
 def test_an_expiry_sweep_writes_a_limited_number_of_records_per_turn() -> None:
     harness = ClassicHarness(**RETENTION)
     for group in range(3):
-        commit(harness, dict.fromkeys(range(LOOKED_AT_ONCE), 1), group=f"g{group}")
+        commit(harness, dict.fromkeys(range(EXAMINED_PER_TURN), 1), group=f"g{group}")
     before = len(harness.journal.written)
     harness.now_ms += 10 * MINUTE_MS
     harness.runtime.tick(harness.now_ms)
     harness.settle()
-    assert before < len(harness.journal.written) <= before + LOOKED_AT_ONCE
+    assert before < len(harness.journal.written) <= before + EXAMINED_PER_TURN
     harness.pass_time(1000)
     assert harness.stored() == []
 

@@ -15,7 +15,7 @@ from tests.coordinators.group_harness import read
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import ZERO_UUID
 from headrace.coordinators.group.groups import describe_group, list_groups
-from headrace.coordinators.group.handler_table import GROUP_ROOMS
+from headrace.coordinators.group.handler_table import GROUP_HANDLERS
 from headrace.coordinators.group.offset_reads import FetchGroup, fetch
 from headrace.coordinators.group.offsets import TopicsDeleted
 from headrace.coordinators.group.records import GroupRecord
@@ -488,7 +488,7 @@ def test_a_compacted_log_replays_to_the_same_state(steps: list[tuple[Any, ...]])
     for step in steps:
         take(harness, step, lambda response: None)
     harness.journal.commit()
-    shard = GroupShard(GROUP_ROOMS, GroupSettings(), lambda: harness.image, harness.random_source)
+    shard = GroupShard(GROUP_HANDLERS, GroupSettings(), lambda: harness.image, harness.random_source)
     for position, records in compacted(harness.journal.written):
         for record in records:
             shard.apply(record, position)

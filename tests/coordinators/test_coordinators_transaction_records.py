@@ -51,7 +51,7 @@ def test_transactions_round_trip(transaction: Transaction, version: int, name: s
     read = transaction_of(found.value)
     if found.version == 0:
         assert version == 0 and transaction.next_producer_id == -1
-        read = read.but(
+        read = read.replace(
             previous_producer_id=transaction.previous_producer_id,
             next_producer_epoch=transaction.next_producer_epoch,
             client_version=transaction.client_version,

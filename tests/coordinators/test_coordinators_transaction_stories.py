@@ -190,7 +190,7 @@ def test_fencing_logs_the_stale_producer_the_current_one_and_the_cause(caplog: p
     aborting, refusing = caplog.messages
     assert f"producer id {producer[0]} epoch {producer[1]} of transactional id '{NAME}'" in aborting
     assert "InitProducerId while a transaction was open" in aborting
-    assert f"transactional id '{NAME}': EndTransaction came from producer id {producer[0]} epoch 0" in refusing
+    assert f"transactional id '{NAME}': EndTransaction was sent by producer id {producer[0]} epoch 0" in refusing
     assert f"the current producer is {FRESH} epoch 2, because a producer called InitProducerId" in refusing
     harness.move()
     assert harness.code(end(producer, False)) is FENCED

@@ -9,7 +9,7 @@ import pytest
 from tests.coordinators.transaction_harness import FRESH, NAME, P0, P1, TIMEOUT_MS, TransactionHarness, add, end, init
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.coordinators.transaction.expiry import LOOKED_AT_ONCE
+from headrace.coordinators.transaction.expiry import EXAMINED_PER_TURN
 from headrace.coordinators.transaction.reads import describe, list_transactions, unknown_states
 from headrace.coordinators.transaction.request import (
     Described,
@@ -84,7 +84,7 @@ def test_a_timeout_is_retried_after_a_refused_write() -> None:
 
 def test_all_timed_out_transactions_are_aborted() -> None:
     harness = TransactionHarness()
-    count = 2 * LOOKED_AT_ONCE + 1
+    count = 2 * EXAMINED_PER_TURN + 1
     for number in range(count):
         name = f"id-{number}"
         harness.execute(InitProducer(name, TIMEOUT_MS, fresh_producer_id=number))
@@ -122,7 +122,7 @@ def test_a_transactional_id_with_an_open_transaction_does_not_expire() -> None:
 
 def test_transactional_ids_expire_in_limited_batches() -> None:
     harness = TransactionHarness(**EXPIRY)
-    for number in range(LOOKED_AT_ONCE + 1):
+    for number in range(EXAMINED_PER_TURN + 1):
         harness.execute(InitProducer(f"id-{number}", 1, fresh_producer_id=number))
     for number in range(3):
         harness.execute(InitProducer(f"{number}" * 30_000, 1, fresh_producer_id=1000 + number))
@@ -136,7 +136,7 @@ def test_transactional_ids_expire_in_limited_batches() -> None:
     harness.journal.append = append_and_count
     harness.pass_time(3 * DAY_MS)
     assert len(harness.shard.tables.all) == 0
-    assert sizes == [LOOKED_AT_ONCE, 3, 1]
+    assert sizes == [EXAMINED_PER_TURN, 3, 1]
 
 
 # --- readers

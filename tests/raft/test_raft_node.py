@@ -44,8 +44,8 @@ def test_records_of_older_epochs_commit_only_with_a_record_of_the_current_epoch(
     raft.vote_granted(NodeId(2), 1)
     assert raft.role is Role.LEADER
     raft.proposed(11)
-    assert raft.voter_holds(NodeId(2), 10) == [] and raft.persisted(11) == []
-    assert raft.voter_holds(NodeId(2), 11) == [Committed(11)]
+    assert raft.voter_persisted(NodeId(2), 10) == [] and raft.persisted(11) == []
+    assert raft.voter_persisted(NodeId(2), 11) == [Committed(11)]
 
 
 def test_votes_of_non_voters_and_of_older_epochs_are_ignored() -> None:

@@ -25,7 +25,7 @@ from headrace.records.columns import (
 from headrace.records.compression import Codec, TooLarge
 from headrace.records.control import TransactionMarker, build_marker
 from headrace.records.kernel import decode_columns, murmur2
-from headrace.records.kernel_types import WANT_HEADERS, BinaryColumn, HeaderColumn, MalformedSection, Section
+from headrace.records.kernel_types import HEADERS_COLUMN, BinaryColumn, HeaderColumn, MalformedSection, Section
 from headrace.records.record import Record, decode_records
 
 NOW = 1_700_000_000_000
@@ -136,7 +136,7 @@ def test_records_with_thousands_of_headers_are_decoded(compiled_decoder: ModuleT
     for count in (0, 1, 50, 3, 4000):
         headers = tuple((f"h{index}", b"v" * (index % 70)) for index in range(count))
         section = section_of(batch := build_batch([Record(0, NOW, None, b"v", headers)] * 3), read_header(batch))
-        columns = compiled_decoder.decode_columns([section], WANT_HEADERS, 0, 2**63 - 1)
+        columns = compiled_decoder.decode_columns([section], HEADERS_COLUMN, 0, 2**63 - 1)
         assert each_headers(columns.headers, columns.rows) == [headers] * 3
 
 
@@ -145,7 +145,7 @@ def test_records_with_thousands_of_headers_are_decoded(compiled_decoder: ModuleT
 def test_each_row_gets_its_own_headers(found: list[Record]) -> None:
     if found:
         section = section_of(batch := build_batch(found), read_header(batch))
-        columns = decode_columns([section], WANT_HEADERS, 0, 2**63 - 1)
+        columns = decode_columns([section], HEADERS_COLUMN, 0, 2**63 - 1)
         assert each_headers(columns.headers, columns.rows) == [record.headers for record in found]
 
 

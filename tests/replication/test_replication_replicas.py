@@ -21,9 +21,10 @@ from headrace.metadata.loader import Changes
 from headrace.options.table import LONG_MAX
 from headrace.options.topic_options import topic_defaults
 from headrace.replication.directories import Directories, StorageFailed
+from headrace.replication.partition import Partition
 from headrace.replication.replicas import Replicas
 from headrace.storage.checkpoints import LOG_START_CHECKPOINT, MetaProperties
-from headrace.storage.log_dirs import LogDir, open_living_dirs
+from headrace.storage.log_dirs import LogDir, open_usable_log_dirs
 
 PATHS = ["/a", "/b", "/c"]
 IDS = {path: Uuid(path.encode().ljust(16)) for path in PATHS}
@@ -50,7 +51,7 @@ class ReplicasHarness:
     def __init__(self, files: SimulatedFiles, **options: Any) -> None:
         self.files = files
         self.loop = SimulatedLoop(Random(3))
-        log_dirs, missing = open_living_dirs(files, PATHS, PATHS[0], node_id=NODE)
+        log_dirs, missing = open_usable_log_dirs(files, PATHS, PATHS[0], node_id=NODE)
         for log_dir in log_dirs:
             log_dir.take_clean_shutdown()
         self.directories = Directories(log_dirs, PATHS[0], missing=missing, **options)
@@ -237,7 +238,7 @@ def test_partitions_of_a_missing_directory_are_offline_until_a_restart_with_it()
         await harness.start(known)
         assert [harness.code("t", index) for index in range(3)].count(ErrorCode.NONE) == 2
         assert harness.code("t", lost) is ErrorCode.KAFKA_STORAGE_ERROR
-        with pytest.raises(KafkaError, match="bring it back, or delete the topic"):
+        with pytest.raises(KafkaError, match="restore the directory, or delete the topic"):
             harness.replicas.get("t", lost)
         assert not any(files.exists(f"{path}/t-{lost}") for path in PATHS)
         harness.publish(known, topic("u", 2))  # new topics are still created
@@ -374,5 +375,23 @@ def test_a_missing_log_is_not_recreated_while_a_directory_is_missing() -> None:
         harness.publish(topic("moved", 1, IDS["/a"]), topic("new", 1, IDS["/a"]))
         await harness.replicas.settle()
         assert harness.directory("new") == "/a"
+
+    run(harness, main)
+
+
+def test_a_listener_that_fails_on_a_leader_change_does_not_stop_other_partitions(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    harness = ReplicasHarness(make_disk())
+
+    def fail(partition: Partition) -> None:
+        raise ZeroDivisionError("a bug")
+
+    harness.replicas.on_led["t"] = fail
+
+    async def main() -> None:
+        await harness.start(topic("t", 2), topic("u", 1))
+        assert [harness.code("t", 0), harness.code("t", 1), harness.code("u")] == [ErrorCode.NONE] * 3
+        assert [record.getMessage().split(":")[0] for record in caplog.records if record.exc_info] == ["t-0", "t-1"]
 
     run(harness, main)

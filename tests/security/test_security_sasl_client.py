@@ -34,7 +34,7 @@ def server(mechanism: ScramMechanism, password: str, user: str = "alice") -> Scr
 def test_plain_login_succeeds_only_with_the_right_password() -> None:
     exchange = PlainExchange({"alice": "wonder,land"})
     client = PlainClient("alice", "wonder,land")
-    assert exchange.step(client.first()) == Success("alice") and client.answer(b"") is None
+    assert exchange.step(client.first()) == Success("alice") and client.response(b"") is None
     assert isinstance(exchange.step(PlainClient("alice", "x").first()), Failure)
 
 
@@ -44,15 +44,15 @@ def test_scram_authenticates_both_client_and_server(mechanism: ScramMechanism, u
     exchange, client = server(mechanism, "p=w,d", user), ScramClient(mechanism, user, "p=w,d", random.Random(2))
     challenge = exchange.step(client.first())
     assert isinstance(challenge, Challenge)
-    done = exchange.step(client.answer(challenge.token))
+    done = exchange.step(client.response(challenge.token))
     assert isinstance(done, Success) and done.user == user
-    assert client.answer(done.token) is None
+    assert client.response(done.token) is None
 
 
 def test_a_wrong_password_is_refused() -> None:
     exchange = server(ScramMechanism.SHA_256, "right")
     client = ScramClient(ScramMechanism.SHA_256, "alice", "wrong", random.Random(2))
-    assert isinstance(exchange.step(client.answer(exchange.step(client.first()).token)), Failure)  # type: ignore[union-attr]
+    assert isinstance(exchange.step(client.response(exchange.step(client.first()).token)), Failure)  # type: ignore[union-attr]
 
 
 def started_client() -> tuple[ScramClient, str]:
@@ -77,14 +77,14 @@ def started_client() -> tuple[ScramClient, str]:
 def test_an_invalid_server_challenge_raises_bad_server(token: str) -> None:
     client, nonce = started_client()
     with pytest.raises(BadServer):
-        client.answer(token.format(nonce=nonce).encode())
+        client.response(token.format(nonce=nonce).encode())
 
 
 def test_a_server_that_cannot_prove_the_password_raises_bad_server() -> None:
     client, nonce = started_client()
-    assert client.answer(f"r={nonce}x,s=c2FsdA==,i=4096".encode()) is not None
+    assert client.response(f"r={nonce}x,s=c2FsdA==,i=4096".encode()) is not None
     with pytest.raises(BadServer, match="cannot prove"):
-        client.answer(b"v=AAAA")
+        client.response(b"v=AAAA")
 
 
 @settings(deadline=None, max_examples=100)
@@ -92,4 +92,4 @@ def test_a_server_that_cannot_prove_the_password_raises_bad_server() -> None:
 def test_random_server_tokens_raise_bad_server(token: bytes) -> None:
     client, _ = started_client()
     with pytest.raises(BadServer):
-        client.answer(token)
+        client.response(token)

@@ -32,7 +32,7 @@ class Range:
     def front(self, size: int) -> bytes:
         return self.data[:size]
 
-    def behind(self, size: int) -> Range:
+    def after(self, size: int) -> Range:
         return Range(self.data[size:], self.taken, self.step)
 
 

@@ -244,8 +244,8 @@ def test_a_read_in_progress_survives_the_replacement_of_its_segment(tmp_path: Pa
     before = held.read()
     clean(log)
     assert held.read() == before
-    for doomed in log.doomed.take(NOW_MS + log.config.file_delete_delay_ms):
-        doomed.remove()
+    for deleted in log.deletion_queue.take(NOW_MS + log.config.file_delete_delay_ms):
+        deleted.remove()
     names = {path.name for path in log_directory(tmp_path).iterdir()}
     assert not any(name.endswith((".deleted", ".swap", ".cleaned")) for name in names)
     assert {name for name in names if name.endswith(".log")} == {

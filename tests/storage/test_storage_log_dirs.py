@@ -15,7 +15,7 @@ from headrace.base.ids import NodeId, TopicPartition, Uuid
 from headrace.storage.checkpoints import RECOVERY_POINT_CHECKPOINT, MetaProperties
 from headrace.storage.disk import DiskFiles
 from headrace.storage.log_config import LogConfig
-from headrace.storage.log_dirs import LogDir, close_log_dirs, open_living_dirs, open_log_dirs
+from headrace.storage.log_dirs import LogDir, close_log_dirs, open_log_dirs, open_usable_log_dirs
 from headrace.storage.names import marked_dir_name
 
 
@@ -159,7 +159,7 @@ def test_a_flush_is_due_flush_ms_after_new_records_are_noticed(tmp_path: Path) -
 
 
 def open_usable_dirs(paths: list[str], files: DiskFiles | None = None) -> tuple[list[str], dict[str, OSError]]:
-    log_dirs, failed = open_living_dirs(files or DiskFiles(), paths, paths[0], node_id=NodeId(1))
+    log_dirs, failed = open_usable_log_dirs(files or DiskFiles(), paths, paths[0], node_id=NodeId(1))
     close_log_dirs(log_dirs)
     return [log_dir.path for log_dir in log_dirs], failed
 
@@ -174,7 +174,7 @@ def test_new_directories_are_created_but_missing_ones_of_a_known_node_are_report
     assert "does not exist" in str(failed[paths[1]]) and not (tmp_path / "b").exists()
     shutil.rmtree(paths[0])
     formatted(tmp_path / "b", meta(2))
-    with pytest.raises(ConfigError, match="without it this node cannot start"):
+    with pytest.raises(ConfigError, match="the node cannot start without it"):
         open_usable_dirs(paths)
 
 

@@ -113,8 +113,8 @@ class LogMachine(RuleBasedStateMachine):
             assert before <= self.log.log_start <= max(high_watermark, before)
         self.log.configure(GAPPY)
         self.model = [one for one in self.model if one[1] >= self.log.log_start]
-        for doomed in self.log.doomed.take(NOW_MS + GAPPY.file_delete_delay_ms):
-            doomed.remove()
+        for deleted in self.log.deletion_queue.take(NOW_MS + GAPPY.file_delete_delay_ms):
+            deleted.remove()
 
     @rule()
     def reopen_after_a_clean_shutdown(self) -> None:

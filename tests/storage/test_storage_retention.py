@@ -53,7 +53,7 @@ def test_retention_bytes_deletes_the_oldest_segments_but_keeps_that_many_bytes(t
     one = log.segments.first.size
     reconfigure(log, retention_bytes=3 * one)
     (deletions,) = enforce_all(log)
-    assert deletions == f"orders-0: offsets 0 to 3 are deleted: retention.bytes={3 * one}"
+    assert deletions == f"orders-0: deleted offsets 0 to 3: retention.bytes={3 * one}"
     assert (log.log_start, log.segments.base_offsets()) == (4, [4, 6, 8])
     reconfigure(log, retention_bytes=3 * one - 1)
     assert enforce_all(log) == []  # deleting another segment would leave too little
@@ -106,7 +106,7 @@ def test_retention_applies_only_with_cleanup_policy_delete(tmp_path: Path, polic
     log = reconfigure(make_log(tmp_path, 3), retention_bytes=0, retention_ms=0, cleanup_policy=policy)
     log.advance_log_start(3)
     deletions = enforce_all(log, NOW_MS + 999 * MINUTE_MS)
-    assert deletions[0] == "orders-0: offsets 0 to 1 are deleted: the log starts at 3"  # regardless of the policy
+    assert deletions[0] == "orders-0: deleted offsets 0 to 1: the log starts at 3"  # regardless of the policy
     assert (len(deletions) > 1, log.log_start) == ((True, 6) if goes else (False, 3))
 
 
@@ -129,11 +129,11 @@ def test_deleted_files_are_renamed_at_once_and_removed_after_the_delay(tmp_path:
     }
     assert not any(name.startswith(f"{2:020d}.") and not name.endswith(".deleted") for name in file_names(log))
     assert read.range.read() == expected  # a reader that found it earlier can still read it
-    assert log.doomed.take(NOW_MS + 499) == []
-    for doomed in log.doomed.take(NOW_MS + 500):
-        doomed.remove()
+    assert log.deletion_queue.take(NOW_MS + 499) == []
+    for deleted in log.deletion_queue.take(NOW_MS + 500):
+        deleted.remove()
     assert not any(name.endswith(".deleted") for name in file_names(log))
-    assert len(log.doomed) == 0
+    assert len(log.deletion_queue) == 0
 
 
 def test_deleted_segments_stay_readable_after_their_descriptors_are_evicted(tmp_path: Path) -> None:
@@ -173,8 +173,8 @@ def test_a_sync_in_progress_tolerates_the_deletion_of_segments(tmp_path: Path) -
     plan = log.pending_sync()
     assert plan is not None
     enforce_all(log)
-    for doomed in log.doomed.take(NOW_MS):
-        doomed.remove()
+    for deleted in log.deletion_queue.take(NOW_MS):
+        deleted.remove()
     plan.run()
     log.synced(plan)
     assert log.recovery_point == log.log_end
@@ -191,8 +191,8 @@ def test_files_that_cannot_be_renamed_on_a_full_disk_are_still_removed(
     monkeypatch.setattr("headrace.storage.disk.os.replace", full)
     enforce_all(log)
     monkeypatch.undo()
-    for doomed in log.doomed.take(NOW_MS):
-        doomed.remove()
+    for deleted in log.deletion_queue.take(NOW_MS):
+        deleted.remove()
     assert file_names(log) == [f"{4:020d}.log", f"{4:020d}.snapshot"]
 
 

@@ -201,7 +201,7 @@ class KafkaError(HeadraceError):
 
 
 class ConfigError(HeadraceError):
-    """An invalid setting; the message names it and says what is allowed."""
+    """An invalid setting; the message names it and the allowed values."""
 
 
 class CorruptData(HeadraceError):

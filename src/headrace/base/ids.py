@@ -29,10 +29,10 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
-def new_uuid(chance: Random) -> Uuid:
+def new_uuid(random: Random) -> Uuid:
     """Return a random version-4 UUID; like Kafka, never one whose text starts with a dash and looks like an option."""
     while True:
-        raw = bytearray(chance.randbytes(16))
+        raw = bytearray(random.randbytes(16))
         raw[6] = raw[6] & 0x0F | 0x40
         raw[8] = raw[8] & 0x3F | 0x80
         uuid = Uuid(bytes(raw))

@@ -45,10 +45,10 @@ class Histogram:
 
     def quantile(self, share: float) -> float:
         """Return the upper bound of the bucket that holds the quantile `share`; 0 if there are no observations."""
-        wanted, seen = share * self.count, 0
+        requested, seen = share * self.count, 0
         for count, bound in zip(self.counts, (*self.bounds, float("inf")), strict=True):
             seen += count
-            if seen and seen >= wanted:
+            if seen and seen >= requested:
                 return bound
         return 0.0
 

@@ -17,5 +17,5 @@ class Stored(Protocol):
     def front(self, size: int) -> bytes:
         """Return the first bytes, at least one and at most `size`. Raise OSError if they are no longer there."""
 
-    def behind(self, size: int) -> Stored:
+    def after(self, size: int) -> Stored:
         """Return the bytes after the first `size`."""

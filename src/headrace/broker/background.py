@@ -20,8 +20,8 @@ from headrace.replication.offset_checkpoints import ALL_CHECKPOINTS
 from headrace.replication.partition import Partition
 from headrace.replication.replicas import Replicas
 from headrace.storage.checkpoints import HIGH_WATERMARK_CHECKPOINT, LOG_START_CHECKPOINT
-from headrace.storage.deleted_segments import Doomed
-from headrace.storage.files import is_passing
+from headrace.storage.deleted_segments import DeletedSegments
+from headrace.storage.files import is_transient
 from headrace.storage.retention import enforce
 
 log = logging.getLogger(__name__)
@@ -145,7 +145,7 @@ class Background:
 
     @staticmethod
     def _handle_disk_error(partition: Partition, error: OSError) -> None:
-        if is_passing(error):
+        if is_transient(error):
             log.warning("maintenance of %s failed: %s; trying again in the next round", partition.name, error)
         else:
             partition.fail(error)
@@ -156,7 +156,7 @@ class Background:
         async with self._writing:
             failures = await self._loop.run_in_executor(None, self._replicas.checkpoint(kinds))
         for log_dir, error in failures:
-            if not is_passing(error):
+            if not is_transient(error):
                 self._replicas.fail_directory(log_dir, error)
             elif log_dir.path not in self._without_checkpoint:  # logged once, not in each round until there is space
                 log.error(
@@ -176,14 +176,14 @@ class Background:
         now_ms = self._clock.now_ms()
         turns = _Turns(self._loop)
         for partition in self._replicas.all():
-            if len(partition.log.doomed) and partition.offline is None:
-                for doomed in partition.log.doomed.take(now_ms):
-                    await self._remove(partition, doomed)
+            if len(partition.log.deletion_queue) and partition.offline is None:
+                for deleted in partition.log.deletion_queue.take(now_ms):
+                    await self._remove(partition, deleted)
             await turns.take()
 
-    async def _remove(self, partition: Partition, doomed: Doomed) -> None:
+    async def _remove(self, partition: Partition, deleted: DeletedSegments) -> None:
         try:
-            await self._loop.run_in_executor(None, doomed.remove)
+            await self._loop.run_in_executor(None, deleted.remove)
         except OSError as error:
             self._handle_disk_error(partition, error)
 

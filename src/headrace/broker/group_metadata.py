@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.broker.shard_runner import Coordination
 from headrace.coordinators.group.offsets import TopicsDeleted
-from headrace.coordinators.group.request import Asked
+from headrace.coordinators.group.request import CoordinatorRequest
 from headrace.coordinators.group.shard import GroupShard
 from headrace.metadata.image import Image
 from headrace.metadata.loader import Changes
@@ -17,4 +17,4 @@ class GroupMetadataPublisher:
     def publish(self, old: Image, new: Image, changes: Changes) -> None:
         if changes.deleted_topics:
             topics = [TopicsDeleted.Topic(name, topic_id) for name, topic_id in changes.deleted_topics]
-            self._groups.decide_everywhere(Asked(TopicsDeleted(topics=topics), version=0))
+            self._groups.decide_everywhere(CoordinatorRequest(TopicsDeleted(topics=topics), version=0))

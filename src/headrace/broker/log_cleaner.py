@@ -23,7 +23,7 @@ from headrace.replication.replicas import Replicas
 from headrace.storage.compaction.cleaner import CHUNK_BYTES_MIN, CleanerLimits, CleanerStats, Cleaning, Replacement
 from headrace.storage.compaction.decisions import Cleanable, CleaningPlan, cleanable, plan_cleaning
 from headrace.storage.compaction.swap import Swap
-from headrace.storage.files import is_passing
+from headrace.storage.files import is_transient
 
 log = logging.getLogger(__name__)
 
@@ -261,7 +261,7 @@ class LogCleaner:
     # --- failures
 
     def _handle_disk_error(self, partition: Partition, error: OSError) -> None:
-        if is_passing(error):
+        if is_transient(error):
             log.warning("%s could not be compacted: %s; trying again later", partition.name, error)
         else:
             partition.fail(error)

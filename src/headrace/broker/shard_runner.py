@@ -21,7 +21,7 @@ from headrace.records.control import TransactionMarker
 from headrace.replication.journal import PartitionJournal
 from headrace.replication.partition import Partition
 from headrace.replication.verification import OPEN, Guard
-from headrace.statemachine.journal import NotLeader
+from headrace.statemachine.journal import NotLeader, Overloaded
 from headrace.statemachine.machine import Arm, Machine
 from headrace.statemachine.runtime import Runtime
 from headrace.statemachine.transactional import MarkerRecord
@@ -194,6 +194,14 @@ class Coordination(Generic[MachineType]):
             )
             self._broken[index] = str(error)
             self._loop.call_later(LOAD_AGAIN_S, self._load_again, index, shard)
+        except Exception as error:  # a bug in the state machine: other shards must not be affected
+            log.exception(
+                "%s: its coordinator failed while it was loaded or took over leadership; retrying in %g s",
+                shard.name,
+                LOAD_AGAIN_S,
+            )
+            self._broken[index] = f"the coordinator of {shard.name} failed while it took over leadership: {error!r}"
+            self._loop.call_later(LOAD_AGAIN_S, self._load_again, index, shard)
 
     def _load_again(self, index: int, shard: Shard[MachineType]) -> None:
         """Retry a failed load: the disk error may be transient, and nothing else triggers a load before a restart."""
@@ -313,7 +321,7 @@ class Coordination(Generic[MachineType]):
             _settle_end(future, None, error)
         return future
 
-    def glance(
+    def without_decision(
         self, name: str, look: Callable[[MachineType, Any, int, Arm], Response | None], request: Any
     ) -> Response | None:
         """Return what `look` finds without a decision, or None if the request has to be decided.
@@ -350,6 +358,9 @@ def _settle(future: asyncio.Future[Any], response: Any, error: Exception | None)
         future.set_result(response)
     elif isinstance(error, NotLeader):
         future.set_exception(KafkaError(ErrorCode.NOT_COORDINATOR))
+    elif isinstance(error, Overloaded):
+        # The one error that makes clients retry at the same coordinator; NOT_COORDINATOR would make all of them look for another.
+        future.set_exception(KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)))
     elif isinstance(error, KafkaError) and error.code in APPEND_ERRORS:
         future.set_exception(KafkaError(APPEND_ERRORS[error.code], error.message))
     else:
@@ -363,6 +374,9 @@ def _settle_end(future: asyncio.Future[None], response: None, error: Exception |
         future.set_result(None)
     elif isinstance(error, NotLeader) or (isinstance(error, KafkaError) and error.code in NOT_LEADING):
         future.set_exception(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error)))
+    elif isinstance(error, Overloaded):
+        # The sender of a marker expects the errors of a partition's leader, and retries on this one.
+        future.set_exception(KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error)))
     else:
         future.set_exception(error)
 

@@ -27,7 +27,7 @@ Created = CreateAclsResponse.AclCreationResult
 Filtered = DeleteAclsResponse.DeleteAclsFilterResult
 
 
-def acl_wanted(creation: CreateAclsRequest.AclCreation) -> Acl:
+def acl_of_request(creation: CreateAclsRequest.AclCreation) -> Acl:
     return Acl(
         creation.resource_type,
         creation.resource_name,
@@ -39,15 +39,15 @@ def acl_wanted(creation: CreateAclsRequest.AclCreation) -> Acl:
     )
 
 
-def filter_wanted(wanted: DeleteAclsRequest.DeleteAclsFilter | DescribeAclsRequest) -> AclFilter:
+def filter_of_request(requested: DeleteAclsRequest.DeleteAclsFilter | DescribeAclsRequest) -> AclFilter:
     return AclFilter(
-        wanted.resource_type_filter,
-        wanted.resource_name_filter,
-        wanted.pattern_type_filter,
-        wanted.principal_filter,
-        wanted.host_filter,
-        wanted.operation,
-        wanted.permission_type,
+        requested.resource_type_filter,
+        requested.resource_name_filter,
+        requested.pattern_type_filter,
+        requested.principal_filter,
+        requested.host_filter,
+        requested.operation,
+        requested.permission_type,
     )
 
 
@@ -55,13 +55,13 @@ def create(context: ControllerContext, request: CreateAclsRequest, now_ms: int, 
     if len(request.creations) > CHANGES_PER_REQUEST_MAX:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"more than {CHANGES_PER_REQUEST_MAX} ACLs in one request")
     results: list[Created] = []
-    room = CHARACTERS_PER_REQUEST_MAX
+    remaining = CHARACTERS_PER_REQUEST_MAX
     for creation in request.creations:
-        acl = acl_wanted(creation)
+        acl = acl_of_request(creation)
         try:
             check_acl(acl)
-            room -= len(acl.resource_name) + len(acl.principal) + len(acl.host)
-            if room < 0:
+            remaining -= len(acl.resource_name) + len(acl.principal) + len(acl.host)
+            if remaining < 0:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST,
                     f"more than {CHARACTERS_PER_REQUEST_MAX} characters of names in one request",
@@ -70,7 +70,7 @@ def create(context: ControllerContext, request: CreateAclsRequest, now_ms: int, 
             results.append(Created(error_code=error.code, error_message=error.message))
             continue
         if acl not in context.state.acl_ids:
-            tx.emit(record_of(new_uuid(context.chance), acl))
+            tx.emit(record_of(new_uuid(context.random), acl))
         results.append(Created())
     tx.reply(tx.ticket, CreateAclsResponse(results=results))
 
@@ -81,24 +81,24 @@ def delete(context: ControllerContext, request: DeleteAclsRequest, now_ms: int, 
     Every filter is applied to the ACLs before the request, so an ACL that two filters match is in both results.
     """
     known = [(acl_id, acl_of(record)) for acl_id, record in context.state.acls.items()]
-    gone: dict[Uuid, None] = {}
+    matched: dict[Uuid, None] = {}
     results: list[Filtered] = []
-    for wanted in request.filters:
-        found = filter_wanted(wanted)
+    for requested in request.filters:
+        found = filter_of_request(requested)
         try:
             found.check()
         except KafkaError as error:
             results.append(Filtered(error_code=error.code, error_message=error.message))
             continue
         matching = [(acl_id, acl) for acl_id, acl in known if found.matches(acl)]
-        gone |= dict.fromkeys(acl_id for acl_id, _ in matching)
+        matched |= dict.fromkeys(acl_id for acl_id, _ in matching)
         results.append(Filtered(error_message=None, matching_acls=[_describe(acl) for _, acl in matching]))
-    if len(gone) > CHANGES_PER_REQUEST_MAX:
+    if len(matched) > CHANGES_PER_REQUEST_MAX:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"the filters match {len(gone)} ACLs; at most {CHANGES_PER_REQUEST_MAX} are deleted at once",
+            f"the filters match {len(matched)} ACLs; at most {CHANGES_PER_REQUEST_MAX} are deleted at once",
         )
-    for acl_id in gone:
+    for acl_id in matched:
         tx.emit(RemoveAccessControlEntryRecord(id=acl_id))
     tx.reply(tx.ticket, DeleteAclsResponse(filter_results=results))
 
@@ -127,7 +127,7 @@ class AclFollower:
     def load(self) -> None:
         """Load all ACLs; call this once the controller has read its log."""
         for acl_id in committed_acls(self._context):
-            self._tell(acl_id)
+            self._update(acl_id)
 
     def applied(self, record: Any, offset: int) -> None:
         if isinstance(record, AccessControlEntryRecord | RemoveAccessControlEntryRecord):
@@ -139,12 +139,12 @@ class AclFollower:
         later = []
         for at, acl_id in self._touched:
             if at <= offset:
-                self._tell(acl_id)
+                self._update(acl_id)
             else:
                 later.append((at, acl_id))
         self._touched = later
 
-    def _tell(self, acl_id: Uuid) -> None:
+    def _update(self, acl_id: Uuid) -> None:
         table = self._context.state.acls
         assert isinstance(table, Table)
         record = table.committed(acl_id)

@@ -40,7 +40,10 @@ def register(context: ControllerContext, request: BrokerRegistrationRequest, now
         and not old.in_controlled_shutdown
         and not _expired(context, old.id, now_ms)
     ):
-        raise KafkaError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, f"another broker {request.broker_id} is alive")
+        raise KafkaError(
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+            f"another incarnation of broker {request.broker_id} has an active session",
+        )
     for name, level in context.features().items():
         low, high = next(
             ((f.min_supported_version, f.max_supported_version) for f in request.features if f.name == name), (0, 0)
@@ -79,7 +82,7 @@ def register(context: ControllerContext, request: BrokerRegistrationRequest, now
             log_dirs=sorted(request.log_dirs) if context.metadata_version >= DIRECTORIES_LEVEL else [],
         )
     )
-    _heard_of(context, request.broker_id, now_ms, tx)
+    _extend_session(context, request.broker_id, now_ms, tx)
     tx.reply(tx.ticket, BrokerRegistrationResponse(broker_epoch=epoch))
 
 
@@ -91,7 +94,7 @@ def heartbeat(context: ControllerContext, request: BrokerHeartbeatRequest, now_m
         raise KafkaError(
             ErrorCode.STALE_BROKER_EPOCH, f"broker {broker.id} is at epoch {broker.epoch}, not {request.broker_epoch}"
         )
-    _heard_of(context, broker.id, now_ms, tx)
+    _extend_session(context, broker.id, now_ms, tx)
     caught_up = request.current_metadata_offset >= broker.epoch
     should_shut_down = False
     if request.want_shut_down:
@@ -142,7 +145,7 @@ def session_ended(context: ControllerContext, timer: Hashable, now_ms: int, tx: 
 def fresh_sessions(context: ControllerContext, now_ms: int, tx: Tx) -> None:
     """Start a session for every unfenced broker when this controller becomes active.
 
-    `last_heard_ms` stays empty, so that a new incarnation of a broker can register at once.
+    `last_heartbeat_ms` stays empty, so that a new incarnation of a broker can register at once.
     """
     for broker_id, broker in context.brokers():
         if not broker.fenced:
@@ -161,7 +164,7 @@ def unregister(context: ControllerContext, request: UnregisterBrokerRequest, now
         )
     _move_away(context, broker.id, tx)
     tx.emit(UnregisterBrokerRecord(broker_id=broker.id, broker_epoch=broker.epoch))
-    context.last_heard_ms.pop(broker.id, None)
+    context.last_heartbeat_ms.pop(broker.id, None)
     tx.cancel((SESSION, broker.id))
     tx.reply(tx.ticket, UnregisterBrokerResponse(error_message=None))
 
@@ -205,14 +208,14 @@ def is_active(context: ControllerContext, broker_id: int) -> bool:
     return broker is not None and not broker.fenced and not broker.in_controlled_shutdown
 
 
-def _heard_of(context: ControllerContext, broker_id: int, now_ms: int, tx: Tx) -> None:
-    context.last_heard_ms[broker_id] = now_ms
+def _extend_session(context: ControllerContext, broker_id: int, now_ms: int, tx: Tx) -> None:
+    context.last_heartbeat_ms[broker_id] = now_ms
     tx.arm((SESSION, broker_id), now_ms + context.session_timeout_ms)
 
 
 def _expired(context: ControllerContext, broker_id: int, now_ms: int) -> bool:
-    heard = context.last_heard_ms.get(broker_id)
-    return heard is None or now_ms - heard >= context.session_timeout_ms
+    last_ms = context.last_heartbeat_ms.get(broker_id)
+    return last_ms is None or now_ms - last_ms >= context.session_timeout_ms
 
 
 def _fence(context: ControllerContext, broker: Broker, tx: Tx) -> None:

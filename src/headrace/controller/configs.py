@@ -34,7 +34,7 @@ CHANGES_PER_REQUEST_MAX = 10_000  # keeps a request's records in one batch of th
 VALUE_MAX = 32_767  # characters: the longest string in older versions of the protocol
 MIN_ISR = "min.insync.replicas"
 CORDONED_DIRS = "cordoned.log.dirs"
-_VERBS = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
+_OPERATION_NAMES = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
 
 # Broker options that give topics their defaults, which the controller reads as well.
 _GIVES_TOPICS = {
@@ -51,20 +51,20 @@ def alter_incrementally(
     context: ControllerContext, request: IncrementalAlterConfigsRequest, now_ms: int, tx: Tx
 ) -> None:
     outcome = _alter_all(context, request, tx, _incremental)
-    answer = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
-    tx.reply(tx.ticket, IncrementalAlterConfigsResponse(responses=[answer(**one) for one in outcome]))
+    response = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+    tx.reply(tx.ticket, IncrementalAlterConfigsResponse(responses=[response(**one) for one in outcome]))
 
 
 def alter(context: ControllerContext, request: AlterConfigsRequest, now_ms: int, tx: Tx) -> None:
     """Replace all options of the resources: those that the request does not name are removed."""
     outcome = _alter_all(context, request, tx, _replacing)
-    answer = AlterConfigsResponse.AlterConfigsResourceResponse
-    tx.reply(tx.ticket, AlterConfigsResponse(responses=[answer(**one) for one in outcome]))
+    response = AlterConfigsResponse.AlterConfigsResourceResponse
+    tx.reply(tx.ticket, AlterConfigsResponse(responses=[response(**one) for one in outcome]))
 
 
 def _alter_all(context: ControllerContext, request: Any, tx: Tx, changes_of: Any) -> list[dict[str, Any]]:
     times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
-    room = CHANGES_PER_REQUEST_MAX
+    remaining = CHANGES_PER_REQUEST_MAX
     outcome = []
     clear: dict[str, None] = {}
     for resource in request.resources:
@@ -77,8 +77,8 @@ def _alter_all(context: ControllerContext, request: Any, tx: Tx, changes_of: Any
             if kind not in (TOPIC_CONFIG, BROKER_CONFIG, METRICS_CONFIG, GROUP_CONFIG):
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
             changes = changes_of(context, resource)
-            room -= len(changes)
-            if room < 0:
+            remaining -= len(changes)
+            if remaining < 0:
                 raise KafkaError(
                     ErrorCode.POLICY_VIOLATION, f"more than {CHANGES_PER_REQUEST_MAX} changes in one request"
                 )
@@ -114,7 +114,7 @@ def _incremental(context: ControllerContext, resource: IncrementalAlterConfigsRe
             if not _is_list(context, kind, config.name):
                 raise KafkaError(
                     ErrorCode.INVALID_CONFIG,
-                    f"Can't {_VERBS[operation]} to key {config.name} because its type is not LIST.",
+                    f"Can't {_OPERATION_NAMES[operation]} to key {config.name} because its type is not LIST.",
                 )
             new = _with_parts(_parts(context, kind, config.name, old), operation, config.value)
         # A broker's option is written even if it is unchanged, so that the broker evaluates it again (KAFKA-14136).

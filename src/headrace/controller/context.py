@@ -30,7 +30,7 @@ ELR_FEATURE = "eligible.leader.replicas.version"
 @dataclass(slots=True)
 class ControllerContext:
     cluster_id: str
-    chance: Random
+    random: Random
     static: Mapping[str, str] = field(default_factory=dict)  # the options set on this node, as texts
     settings: Mapping[str, Value] = field(default_factory=dict)  # all options of this node, with defaults
     list_options: Mapping[str, str] = field(default_factory=dict)  # broker options that are lists -> their defaults
@@ -42,7 +42,7 @@ class ControllerContext:
     session_timeout_ms: int = 9_000
     undo: UndoLog = field(default_factory=UndoLog)
     state: ClusterState = field(init=False)
-    last_heard_ms: dict[int, int] = field(default_factory=dict)
+    last_heartbeat_ms: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.state = ClusterState(lambda: Table(self.undo))

@@ -93,7 +93,7 @@ class Controller:
 
     def on_leading(self, now_ms: int, tx: Tx) -> None:
         if self._transaction.is_open:
-            tx.emit(AbortTransactionRecord(reason="its controller did not live to see the end"))
+            tx.emit(AbortTransactionRecord(reason="the controller that began it did not end it"))
         if not self._bootstrapped:
             for record in self._bootstrap:
                 tx.emit(record)

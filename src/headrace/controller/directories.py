@@ -19,7 +19,8 @@ def assign(context: ControllerContext, request: AssignReplicasToDirsRequest, now
     """
     if context.metadata_version < DIRECTORIES_LEVEL:
         raise KafkaError(
-            ErrorCode.UNSUPPORTED_VERSION, f"directories need metadata.version {DIRECTORIES_LEVEL}, it is lower"
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"directories of replicas need metadata.version {DIRECTORIES_LEVEL}, the cluster has {context.metadata_version}",
         )
     broker = context.state.brokers.get(request.broker_id)
     if broker is None:
@@ -28,9 +29,9 @@ def assign(context: ControllerContext, request: AssignReplicasToDirsRequest, now
         raise KafkaError(
             ErrorCode.STALE_BROKER_EPOCH, f"broker {broker.id} is at epoch {broker.epoch}, not {request.broker_epoch}"
         )
-    answer = AssignReplicasToDirsResponse()
+    response = AssignReplicasToDirsResponse()
     for directory in request.directories:
-        told = AssignReplicasToDirsResponse.DirectoryData(id=directory.id)
+        directory_result = AssignReplicasToDirsResponse.DirectoryData(id=directory.id)
         for topic in directory.topics:
             results = AssignReplicasToDirsResponse.TopicData(topic_id=topic.topic_id)
             for partition in topic.partitions:
@@ -42,9 +43,9 @@ def assign(context: ControllerContext, request: AssignReplicasToDirsRequest, now
                         partition_index=partition.partition_index, error_code=code
                     )
                 )
-            told.topics.append(results)
-        answer.directories.append(told)
-    tx.reply(tx.ticket, answer)
+            directory_result.topics.append(results)
+        response.directories.append(directory_result)
+    tx.reply(tx.ticket, response)
 
 
 def _assign_one(

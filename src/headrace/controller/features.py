@@ -17,10 +17,12 @@ _MIN_ISR = "min.insync.replicas"
 
 
 def update(context: ControllerContext, request: UpdateFeaturesRequest, now_ms: int, tx: Tx) -> None:
-    updates = {wanted.feature: wanted for wanted in request.feature_updates}
+    updates = {requested.feature: requested for requested in request.feature_updates}
     try:
-        levels = context.features() | {name: wanted.max_version_level for name, wanted in updates.items()}
-        records = [record for wanted in updates.values() if (record := _update(context, wanted, levels)) is not None]
+        levels = context.features() | {name: requested.max_version_level for name, requested in updates.items()}
+        records = [
+            record for requested in updates.values() if (record := _update(context, requested, levels)) is not None
+        ]
     except KafkaError as error:
         raise KafkaError(
             error.code,
@@ -37,26 +39,26 @@ def update(context: ControllerContext, request: UpdateFeaturesRequest, now_ms: i
 
 
 def _update(
-    context: ControllerContext, wanted: UpdateFeaturesRequest.FeatureUpdateKey, levels: dict[str, int]
+    context: ControllerContext, requested: UpdateFeaturesRequest.FeatureUpdateKey, levels: dict[str, int]
 ) -> FeatureLevelRecord | None:
-    name, level = wanted.feature, wanted.max_version_level
+    name, level = requested.feature, requested.max_version_level
     current = context.kraft_version if name == KRAFT_VERSION else context.state.features.get(name) or 0
-    if wanted.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
+    if requested.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         raise _invalid(name, level, "The controller does not support the given upgrade type.")
     if level < 0:
         raise _invalid(name, level, "A feature version cannot be less than 0.")
     _check_supported(context, name, level)
-    if level < current and wanted.upgrade_type == UPGRADE:
+    if level < current and requested.upgrade_type == UPGRADE:
         raise _invalid(
             name,
             level,
             "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "
             "downgrade.",
         )
-    if level > current and wanted.upgrade_type != UPGRADE:
+    if level > current and requested.upgrade_type != UPGRADE:
         raise _invalid(name, level, "Can't downgrade to a newer version.")
     if name == METADATA_VERSION:
-        _check_metadata_downgrade(current, level, unsafe=wanted.upgrade_type == UNSAFE_DOWNGRADE)
+        _check_metadata_downgrade(current, level, unsafe=requested.upgrade_type == UNSAFE_DOWNGRADE)
     elif name == KRAFT_VERSION:
         if level != current:
             raise _invalid(name, level, "Can't downgrade the version of this feature.")
@@ -75,10 +77,10 @@ def _update(
 def _check_supported(context: ControllerContext, name: str, level: int) -> None:
     supporters = [(f"Local controller {context.node_id}", context.supported_features.get(name, (0, 0)))]
     supporters += [(f"Broker {broker.id}", broker.features.get(name, (0, 0))) for _, broker in context.brokers()]
-    for who, (low, high) in supporters:
+    for supporter, (low, high) in supporters:
         if not low <= level <= high:
             why = f"only supports versions {low}-{high}" if (low, high) != (0, 0) else "does not support this feature."
-            raise _invalid(name, level, f"{who} {why}")
+            raise _invalid(name, level, f"{supporter} {why}")
 
 
 def _check_metadata_downgrade(current: int, level: int, *, unsafe: bool) -> None:

@@ -9,7 +9,7 @@ from headrace.base.ids import Uuid
 from headrace.controller import elections
 from headrace.controller.brokers import election_rules, usable
 from headrace.controller.context import ControllerContext, Tx
-from headrace.controller.placement import place
+from headrace.controller.placement import assign_replicas
 from headrace.controller.topics import PARTITIONS_PER_REQUEST_MAX, active_of, check_replicas, new_partition
 from headrace.metadata.image import Partition
 from headrace.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
@@ -27,7 +27,7 @@ Elected = ElectLeadersResponse.PartitionResult
 
 def create(context: ControllerContext, request: CreatePartitionsRequest, now_ms: int, tx: Tx) -> None:
     times = Counter(topic.name for topic in request.topics)
-    room = PARTITIONS_PER_REQUEST_MAX
+    remaining = PARTITIONS_PER_REQUEST_MAX
     results: dict[str, Created] = {}
     for topic in request.topics:
         if topic.name in results:
@@ -36,7 +36,7 @@ def create(context: ControllerContext, request: CreatePartitionsRequest, now_ms:
         try:
             if times[topic.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            topic_id, assignment, first = _assign(context, topic, room)
+            topic_id, assignment, first = _assign(context, topic, remaining)
             records = [
                 new_partition(
                     context,
@@ -50,7 +50,7 @@ def create(context: ControllerContext, request: CreatePartitionsRequest, now_ms:
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.message or None
             continue
-        room -= len(assignment)
+        remaining -= len(assignment)
         if not request.validate_only:
             for record in records:
                 tx.emit(record)
@@ -58,7 +58,7 @@ def create(context: ControllerContext, request: CreatePartitionsRequest, now_ms:
 
 
 def _assign(
-    context: ControllerContext, topic: CreatePartitionsRequest.CreatePartitionsTopic, room: int
+    context: ControllerContext, topic: CreatePartitionsRequest.CreatePartitionsTopic, remaining: int
 ) -> tuple[Uuid, list[list[int]], int]:
     """Return the topic id, the replicas of the new partitions, and the index of the first of them."""
     topic_id = context.state.topic_ids.get(topic.name)
@@ -80,11 +80,11 @@ def _assign(
             f"Attempted to add {more} additional partition(s), but only {len(topic.assignments)} assignment(s) "
             "were specified.",
         )
-    if more > room:
+    if more > remaining:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
     factor = len(old[0].replicas)
     if topic.assignments is None:
-        return topic_id, place(more, factor, usable(context), context.chance), count
+        return topic_id, assign_replicas(more, factor, usable(context), context.random), count
     for assignment in topic.assignments:
         check_replicas(context, assignment.broker_ids, factor)
     return topic_id, [assignment.broker_ids for assignment in topic.assignments], count
@@ -96,20 +96,20 @@ def elect_leaders(context: ControllerContext, request: ElectLeadersRequest, now_
     A named partition that needs no election gets an error; a request for all partitions leaves it out of the response.
     """
     everything = request.topic_partitions is None
-    wanted = (
+    partitions_by_topic = (
         [(name, [*range(_count(context, name))]) for name in context.topic_names()]
         if request.topic_partitions is None
         else [(topic.topic, topic.partitions) for topic in request.topic_partitions]
     )
-    answer = ElectLeadersResponse(replica_election_results=[])
+    response = ElectLeadersResponse(replica_election_results=[])
     if request.election_type not in (PREFERRED, UNCLEAN):
-        answer.error_code = ErrorCode.INVALID_REQUEST
-    for name, indexes in wanted:
+        response.error_code = ErrorCode.INVALID_REQUEST
+    for name, indexes in partitions_by_topic:
         results = []
         for index in indexes:
             result = Elected(partition_id=index, error_message=None)
             try:
-                if answer.error_code:
+                if response.error_code:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
                 _elect(context, name, index, request.election_type, tx)
             except KafkaError as error:
@@ -117,10 +117,10 @@ def elect_leaders(context: ControllerContext, request: ElectLeadersRequest, now_
                     continue
                 result.error_code, result.error_message = error.code, error.message
             results.append(result)
-        answer.replica_election_results.append(
+        response.replica_election_results.append(
             ElectLeadersResponse.ReplicaElectionResult(topic=name, partition_result=results)
         )
-    tx.reply(tx.ticket, answer)
+    tx.reply(tx.ticket, response)
 
 
 def _count(context: ControllerContext, name: str) -> int:
@@ -151,11 +151,13 @@ def _elect(context: ControllerContext, name: str, index: int, kind: int, tx: Tx)
 def list_reassignments(
     context: ControllerContext, request: ListPartitionReassignmentsRequest, now_ms: int, tx: Tx
 ) -> None:
-    wanted = None if request.topics is None else {topic.name: set(topic.partition_indexes) for topic in request.topics}
+    partitions_by_topic = (
+        None if request.topics is None else {topic.name: set(topic.partition_indexes) for topic in request.topics}
+    )
     ongoing: dict[str, list[ListPartitionReassignmentsResponse.OngoingPartitionReassignment]] = {}
     for (topic_id, index), partition in context.partitions():
         name = context.state.topic_names[topic_id]
-        if _moves(partition) and (wanted is None or index in wanted.get(name, ())):
+        if _moves(partition) and (partitions_by_topic is None or index in partitions_by_topic.get(name, ())):
             ongoing.setdefault(name, []).append(
                 ListPartitionReassignmentsResponse.OngoingPartitionReassignment(
                     partition_index=index,

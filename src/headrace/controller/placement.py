@@ -1,4 +1,4 @@
-"""Placement of the replicas of new partitions: round-robin over the live brokers from a random start, with a shift."""
+"""Placement of the replicas of new partitions: round-robin over the active brokers from a random start, with a shift."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from random import Random
 
 
-def place(partitions: int, replication_factor: int, brokers: list[int], chance: Random) -> list[list[int]]:
+def assign_replicas(partitions: int, replication_factor: int, brokers: list[int], random: Random) -> list[list[int]]:
     """Return the replicas of each partition, the preferred leader first, with leaders spread evenly."""
     if replication_factor < 1 or replication_factor > len(brokers):
         raise KafkaError(
@@ -19,9 +19,9 @@ def place(partitions: int, replication_factor: int, brokers: list[int], chance: 
             f"{replication_factor} cannot be reached because only {len(brokers)} broker(s) are registered or some brokers "
             "have all their log directories cordoned.",
         )
-    start = chance.randrange(len(brokers))
-    shift = chance.randrange(len(brokers))
-    placed = []
+    start = random.randrange(len(brokers))
+    shift = random.randrange(len(brokers))
+    assignments = []
     for partition in range(partitions):
         if partition and partition % len(brokers) == 0:
             shift += 1
@@ -30,5 +30,5 @@ def place(partitions: int, replication_factor: int, brokers: list[int], chance: 
             brokers[(first + 1 + (shift + k) % (len(brokers) - 1)) % len(brokers)]
             for k in range(replication_factor - 1)
         ]
-        placed.append([brokers[first], *others])
-    return placed
+        assignments.append([brokers[first], *others])
+    return assignments

@@ -14,23 +14,23 @@ from headrace.protocol.messages.alter_partition_reassignments import (
 )
 from headrace.protocol.messages.stored.metadata_topics import PartitionChangeRecord
 
-Answer = AlterPartitionReassignmentsResponse.ReassignablePartitionResponse
-Wanted = AlterPartitionReassignmentsRequest.ReassignablePartition
+PartitionResponse = AlterPartitionReassignmentsResponse.ReassignablePartitionResponse
+RequestedReplicas = AlterPartitionReassignmentsRequest.ReassignablePartition
 
 
 def alter(context: ControllerContext, request: AlterPartitionReassignmentsRequest, now_ms: int, tx: Tx) -> None:
     topics = []
     for topic in request.topics:
-        answers = []
-        for wanted in topic.partitions:
-            answer = Answer(partition_index=wanted.partition_index, error_message=None)
+        results = []
+        for requested in topic.partitions:
+            response = PartitionResponse(partition_index=requested.partition_index, error_message=None)
             try:
-                _alter(context, topic.name, wanted, tx, factor_may_change=request.allow_replication_factor_change)
+                _alter(context, topic.name, requested, tx, factor_may_change=request.allow_replication_factor_change)
             except KafkaError as error:
-                answer.error_code, answer.error_message = error.code, error.message or None
-            answers.append(answer)
+                response.error_code, response.error_message = error.code, error.message or None
+            results.append(response)
         topics.append(
-            AlterPartitionReassignmentsResponse.ReassignableTopicResponse(name=topic.name, partitions=answers)
+            AlterPartitionReassignmentsResponse.ReassignableTopicResponse(name=topic.name, partitions=results)
         )
     tx.reply(
         tx.ticket,
@@ -42,30 +42,32 @@ def alter(context: ControllerContext, request: AlterPartitionReassignmentsReques
     )
 
 
-def _alter(context: ControllerContext, name: str, wanted: Wanted, tx: Tx, *, factor_may_change: bool) -> None:
+def _alter(
+    context: ControllerContext, name: str, requested: RequestedReplicas, tx: Tx, *, factor_may_change: bool
+) -> None:
     topic_id = context.state.topic_ids.get(name)
     if topic_id is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
-    partition = context.state.partitions.get((topic_id, wanted.partition_index))
+    partition = context.state.partitions.get((topic_id, requested.partition_index))
     if partition is None:
         raise KafkaError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{wanted.partition_index}."
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{requested.partition_index}."
         )
-    if wanted.replicas is None:
+    if requested.replicas is None:
         raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
-    check_replicas(context, wanted.replicas, None)
-    if not factor_may_change and len(wanted.replicas) != len(partition.replicas):
+    check_replicas(context, requested.replicas, None)
+    if not factor_may_change and len(requested.replicas) != len(partition.replicas):
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"The replication factor is changed from {len(partition.replicas)} to {len(wanted.replicas)}",
+            f"The replication factor is changed from {len(partition.replicas)} to {len(requested.replicas)}",
         )
-    if sorted(wanted.replicas) != sorted(partition.replicas):
+    if sorted(requested.replicas) != sorted(partition.replicas):
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "this version of Headrace does not copy replicas between brokers"
         )
-    if tuple(wanted.replicas) != partition.replicas:
+    if tuple(requested.replicas) != partition.replicas:
         tx.emit(
             PartitionChangeRecord(
-                partition_id=wanted.partition_index, topic_id=topic_id, replicas=list(wanted.replicas)
+                partition_id=requested.partition_index, topic_id=topic_id, replicas=list(requested.replicas)
             )
         )

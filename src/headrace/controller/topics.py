@@ -10,7 +10,7 @@ from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import METADATA_TOPIC, ZERO_UUID, Uuid, new_uuid
 from headrace.controller import brokers
 from headrace.controller.context import ControllerContext, Tx
-from headrace.controller.placement import place
+from headrace.controller.placement import assign_replicas
 from headrace.metadata.image import TOPIC_CONFIG, UNASSIGNED
 from headrace.metadata.layers import BrokerLayers, Source
 from headrace.metadata.option_checks import check_topic
@@ -98,7 +98,7 @@ def _assign(context: ControllerContext, topic: CreateTopicsRequest.CreatableTopi
         )
     if count < 1:
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
-    return place(count, factor, brokers.usable(context), context.chance)
+    return assign_replicas(count, factor, brokers.usable(context), context.random)
 
 
 def _check_assignment(context: ControllerContext, topic: CreateTopicsRequest.CreatableTopic) -> list[list[int]]:
@@ -127,17 +127,17 @@ def _check_assignment(context: ControllerContext, topic: CreateTopicsRequest.Cre
 
 def check_replicas(context: ControllerContext, replicas: list[int], factor: int | None) -> None:
     """Raise KafkaError if manually assigned replicas are invalid or their number is not `factor` (None: any number)."""
-    said = "The manual partition assignment includes"
+    prefix = "The manual partition assignment includes"
     if not replicas:
-        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{said} an empty replica list.")
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{prefix} an empty replica list.")
     before = None
     for replica in sorted(replicas):
         if replica not in context.state.brokers:
-            why = f"{said} broker {replica}, but no such broker is registered."
+            why = f"{prefix} broker {replica}, but no such broker is registered."
         elif brokers.is_cordoned(context, replica):
-            why = f"{said} broker {replica}, but all its log directories are cordoned."
+            why = f"{prefix} broker {replica}, but all its log directories are cordoned."
         elif replica == before:
-            why = f"{said} the broker {replica} more than once."
+            why = f"{prefix} the broker {replica} more than once."
         else:
             before = replica
             continue
@@ -145,7 +145,7 @@ def check_replicas(context: ControllerContext, replicas: list[int], factor: int 
     if factor is not None and len(replicas) != factor:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"{said} a partition with {len(replicas)} replica(s), but this is not consistent with previous partitions, "
+            f"{prefix} a partition with {len(replicas)} replica(s), but this is not consistent with previous partitions, "
             f"which have {factor} replica(s).",
         )
 
@@ -171,7 +171,7 @@ def _create_one(
     ]
     if validate_only:
         return result
-    topic_id = new_uuid(context.chance)
+    topic_id = new_uuid(context.random)
     result.topic_id = topic_id
     tx.emit(TopicRecord(name=topic.name, topic_id=topic_id))
     for name, text in options.items():

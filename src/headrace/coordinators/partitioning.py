@@ -9,8 +9,8 @@ TRANSACTIONS_TOPIC = "__transaction_state"
 SHARE_TOPIC = "__share_group_state"
 INTERNAL_TOPICS = frozenset({GROUPS_TOPIC, TRANSACTIONS_TOPIC, SHARE_TOPIC})  # written by coordinators only
 
-HASHES_KEPT = 4096  # cache entries; the same groups are looked up again and again
-NAME_KEPT_MAX = 255
+HASH_CACHE_SIZE = 4096  # the same groups are looked up repeatedly
+CACHED_NAME_LENGTH_MAX = 255
 _INT_MIN = -(2**31)
 
 
@@ -23,9 +23,9 @@ def java_hash(text: str) -> int:
     return value - 2**32 if value >= 2**31 else value
 
 
-_remembered_hash = lru_cache(HASHES_KEPT)(java_hash)
+_cached_hash = lru_cache(HASH_CACHE_SIZE)(java_hash)
 
 
 def coordinator_partition(name: str, partitions: int) -> int:
-    value = _remembered_hash(name) if len(name) <= NAME_KEPT_MAX else java_hash(name)
+    value = _cached_hash(name) if len(name) <= CACHED_NAME_LENGTH_MAX else java_hash(name)
     return 0 if value == _INT_MIN else abs(value) % partitions

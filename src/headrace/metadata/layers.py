@@ -65,8 +65,8 @@ class BrokerLayers(NamedTuple):
 
     def of_topic(self, name: str) -> list[Layer]:
         """Return the broker values that give a topic option its default, the effective one first."""
-        behind = BROKER_DEFAULTS.get(name)
-        return [] if behind is None else self.of(behind[0][0])
+        names = BROKER_DEFAULTS.get(name)
+        return [] if names is None else self.of(names[0][0])
 
     def topic_default(self, name: str) -> Layer:
         """Return the value for a topic that does not set the option, converted to the unit of the topic option."""

@@ -16,11 +16,11 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 # Cells that an image contains unchanged; topics are assembled from several.
-_SHOWN = ("brokers", "topic_names", "configs", "features", "controllers", "client_quotas", "acls", "scram")
+_PUBLISHED_CELLS = ("brokers", "topic_names", "configs", "features", "controllers", "client_quotas", "acls", "scram")
 
 
 class _Watched(dict[K, V]):
-    """A dict that remembers which keys were set or deleted since the last image."""
+    """A dict that records which keys were set or deleted since the last image."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class MetadataLoader:
         if more or self._transaction.is_open:
             return
         touched = {name: list(cells.touched) for name, cells in self._cells().items()}
-        self._show(self._next_image(touched, last_offset, epoch), touched)
+        self._publish(self._next_image(touched, last_offset, epoch), touched)
 
     @staticmethod
     def empty_state() -> ClusterState:
@@ -88,12 +88,12 @@ class MetadataLoader:
         if more:
             return
         touched = {name: list(cells.touched) for name, cells in self._cells().items()}
-        self._show(self._next_image(touched, last_offset, epoch), touched)
+        self._publish(self._next_image(touched, last_offset, epoch), touched)
 
     def _cells(self) -> dict[str, _Watched[Any, Any]]:
         return {name: cells for name, cells in vars(self._state).items() if isinstance(cells, _Watched)}
 
-    def _show(self, new: Image, touched: Mapping[str, Sequence[Any]]) -> None:
+    def _publish(self, new: Image, touched: Mapping[str, Sequence[Any]]) -> None:
         for cells in self._cells().values():
             cells.touched.clear()
         old, self.image = self.image, new
@@ -117,12 +117,12 @@ class MetadataLoader:
 
     def _next_image(self, touched: Mapping[str, Sequence[Any]], offset: int, epoch: int) -> Image:
         old = self.image
-        shown: dict[str, Any] = {
+        unchanged: dict[str, Any] = {
             name: dict(cells) if touched[name] else getattr(old, name)
             for name, cells in self._cells().items()
-            if name in _SHOWN
+            if name in _PUBLISHED_CELLS
         }
-        return Image(offset=offset, epoch=epoch, topics=self._topics(_topic_ids(touched)), **shown)
+        return Image(offset=offset, epoch=epoch, topics=self._topics(_topic_ids(touched)), **unchanged)
 
     def _topics(self, ids: Sequence[Uuid]) -> Mapping[str, Topic]:
         """Return all topics, with those of these ids taken from the state and the others from the last image."""

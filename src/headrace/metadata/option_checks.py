@@ -1,4 +1,4 @@
-"""Checks of option values that clients send, with Kafka's error messages; `base.options` has those for operators."""
+"""Checks of option values that clients send, with Kafka's error messages; `options.table` has those for operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state behind the metadata log and the effect of each record on it, shared by controller and broker.
+"""The state that the metadata log describes and the effect of each record on it, shared by controller and broker.
 
 The controller keeps it in tables that can be rolled back, a broker in plain dicts. Records that are not used yet (tokens,
 types of a later version) are kept unchanged, so that a snapshot loses nothing (metadata.snapshot).
@@ -155,7 +155,7 @@ def _unfence_broker(state: ClusterState, record: UnfenceBrokerRecord) -> None:
 def _broker(state: ClusterState, broker_id: int, epoch: int) -> Broker:
     broker = state.brokers.get(broker_id)
     if broker is None or broker.epoch != epoch:
-        raise CorruptData(f"a metadata record speaks of broker {broker_id} at epoch {epoch}, which is not registered")
+        raise CorruptData(f"a metadata record refers to broker {broker_id} at epoch {epoch}, which is not registered")
     return broker
 
 
@@ -241,7 +241,7 @@ def _clear_elr(state: ClusterState, record: ClearElrRecord) -> None:
     if record.topic_name:
         topic_id = state.topic_ids.get(record.topic_name)
         if topic_id is None:
-            raise CorruptData(f"a metadata record speaks of topic {record.topic_name}, which does not exist")
+            raise CorruptData(f"a metadata record refers to topic {record.topic_name}, which does not exist")
         keys = [(topic_id, index) for index, _ in enumerate(state.partitions_of(topic_id))]
     else:
         keys = [key for key, _ in list(state.partitions.items())]

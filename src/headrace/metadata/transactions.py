@@ -15,26 +15,26 @@ from headrace.protocol.messages.stored.metadata_cluster import (
 
 class TransactionBuffer:
     def __init__(self) -> None:
-        self._held: list[Any] | None = None
+        self._buffered: list[Any] | None = None
 
     @property
     def is_open(self) -> bool:
-        return self._held is not None
+        return self._buffered is not None
 
     def admit(self, record: Any) -> Sequence[Any]:
         """Return the records to apply now. Raise CorruptData if the begin and end of a transaction do not match."""
         kind = type(record)
         if kind is BeginTransactionRecord:
-            if self._held is not None:
+            if self._buffered is not None:
                 raise CorruptData("a metadata transaction begins inside another")
-            self._held = []
+            self._buffered = []
             return ()
         if kind is EndTransactionRecord or kind is AbortTransactionRecord:
-            if self._held is None:
+            if self._buffered is None:
                 raise CorruptData("a metadata transaction ends that did not begin")
-            held, self._held = self._held, None
-            return held if kind is EndTransactionRecord else ()
-        if self._held is None:
+            buffered, self._buffered = self._buffered, None
+            return buffered if kind is EndTransactionRecord else ()
+        if self._buffered is None:
             return (record,)
-        self._held.append(record)
+        self._buffered.append(record)
         return ()

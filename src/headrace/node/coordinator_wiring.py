@@ -11,11 +11,11 @@ from headrace.broker.metrics.group_lag import GroupLag
 from headrace.broker.shard_runner import Coordination
 from headrace.broker.transaction_markers import MarkerSender
 from headrace.broker.transaction_verifier import CoordinatorVerifier
-from headrace.coordinators.group.handler_table import GROUP_ROOMS
+from headrace.coordinators.group.handler_table import GROUP_HANDLERS
 from headrace.coordinators.group.records import decode_group_record, encode_group_record
 from headrace.coordinators.group.settings import group_settings
 from headrace.coordinators.group.shard import GroupShard
-from headrace.coordinators.group.transactional_commits import asked_to_end
+from headrace.coordinators.group.transactional_commits import end_request
 from headrace.coordinators.partitioning import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.coordinators.transaction.records import decode_transaction_record, encode_transaction_record
 from headrace.coordinators.transaction.settings import transaction_settings
@@ -48,13 +48,13 @@ class Coordinators:
         brokers = OwnBroker(settings.node_id, dispatcher)
         self.groups = Coordination(
             GROUPS_TOPIC,
-            lambda: GroupShard(GROUP_ROOMS, group_settings(settings.values), image, context.random),
+            lambda: GroupShard(GROUP_HANDLERS, group_settings(settings.values), image, context.random),
             encode_group_record,
             decode_group_record,
             image,
             clock,
             loop,
-            end=asked_to_end,
+            end=end_request,
         )
         self._markers = MarkerSender(image, brokers, loop)
         self.transactions = Coordination(

@@ -22,7 +22,7 @@ from headrace.observe.http import HttpEndpoint
 from headrace.replication.directories import Directories
 from headrace.replication.disk_space import full_log_dirs
 from headrace.storage.files import Files
-from headrace.storage.log_dirs import close_log_dirs, open_living_dirs
+from headrace.storage.log_dirs import close_log_dirs, open_usable_log_dirs
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Node:
     async def start(cls, settings: Settings, ports: Ports) -> Node:
         """Start a node and return it when it serves clients. Raise ConfigError or CorruptData if it cannot start."""
         check_security(settings)
-        log_dirs, missing = open_living_dirs(
+        log_dirs, missing = open_usable_log_dirs(
             ports.files, settings.log_dirs, settings.metadata_dir, node_id=settings.node_id
         )
         try:

@@ -30,7 +30,7 @@ from headrace.node.setting_checks import (
 from headrace.node.setting_problems import SettingProblems
 from headrace.node.setting_sources import gather
 from headrace.options.node_options import NODE_OPTIONS
-from headrace.options.removed_options import what_instead
+from headrace.options.removed_options import replacement_of
 from headrace.options.table import Kind, Option, OptionTable, Value
 from headrace.options.topic_options import topic_defaults
 
@@ -201,7 +201,7 @@ def _parse(option: Option, text: str) -> Value:
 
 def _unknown(name: str, origin: str | None) -> str:
     shown = f"{name} ({origin})" if origin else name
-    instead = what_instead(name)
+    instead = replacement_of(name)
     if instead is not None:
         return f"{shown} is no option of Kafka any more: {instead}"
     return f"{shown} is no known option{ALL_OPTIONS.suggestion(name)}"

@@ -7,11 +7,23 @@ from collections.abc import Mapping
 from headrace.options.table import INT_MAX, Kind, Option, OptionTable
 
 GROUP_OPTIONS = OptionTable(
-    Option("consumer.session.timeout.ms", Kind.INT, 45000, "silence after which a member is gone", at_least=1),
-    Option("consumer.heartbeat.interval.ms", Kind.INT, 5000, "what members are told", at_least=1),
-    Option("consumer.assignment.interval.ms", Kind.INT, 1000, "least time between two assignments", at_least=0),
-    Option("share.session.timeout.ms", Kind.INT, 45000, "silence after which a member is gone", at_least=1),
-    Option("share.heartbeat.interval.ms", Kind.INT, 5000, "what members are told", at_least=1),
+    Option(
+        "consumer.session.timeout.ms",
+        Kind.INT,
+        45000,
+        "time without a heartbeat after which a member is removed",
+        at_least=1,
+    ),
+    Option("consumer.heartbeat.interval.ms", Kind.INT, 5000, "heartbeat interval of members", at_least=1),
+    Option("consumer.assignment.interval.ms", Kind.INT, 1000, "minimum time between two assignments", at_least=0),
+    Option(
+        "share.session.timeout.ms",
+        Kind.INT,
+        45000,
+        "time without a heartbeat after which a member is removed",
+        at_least=1,
+    ),
+    Option("share.heartbeat.interval.ms", Kind.INT, 5000, "heartbeat interval of members", at_least=1),
     Option("share.record.lock.duration.ms", Kind.INT, 30000, "how long a record is acquired", at_least=1000),
     Option("share.delivery.count.limit", Kind.INT, 5, "attempts before a record is archived", at_least=2),
     Option("share.partition.max.record.locks", Kind.INT, 2000, "records in flight per share-partition", at_least=100),
@@ -24,12 +36,18 @@ GROUP_OPTIONS = OptionTable(
         one_of=("read_committed", "read_uncommitted"),
     ),
     Option("share.renew.acknowledge.enable", Kind.BOOLEAN, True, "whether acquisition can be renewed"),
-    Option("share.assignment.interval.ms", Kind.INT, 1000, "least time between two assignments", at_least=0),
-    Option("streams.session.timeout.ms", Kind.INT, 45000, "silence after which a member is gone", at_least=1),
-    Option("streams.heartbeat.interval.ms", Kind.INT, 5000, "what members are told", at_least=1),
+    Option("share.assignment.interval.ms", Kind.INT, 1000, "minimum time between two assignments", at_least=0),
+    Option(
+        "streams.session.timeout.ms",
+        Kind.INT,
+        45000,
+        "time without a heartbeat after which a member is removed",
+        at_least=1,
+    ),
+    Option("streams.heartbeat.interval.ms", Kind.INT, 5000, "heartbeat interval of members", at_least=1),
     Option("streams.num.standby.replicas", Kind.INT, 0, "standby tasks per task", at_least=0),
     Option("streams.initial.rebalance.delay.ms", Kind.INT, 3000, "wait of an empty group", at_least=0),
-    Option("streams.assignment.interval.ms", Kind.INT, 1000, "least time between two assignments", at_least=0),
+    Option("streams.assignment.interval.ms", Kind.INT, 1000, "minimum time between two assignments", at_least=0),
 )
 
 # Options without a default in the broker's options; for the others it is the broker option `group.<name>`.

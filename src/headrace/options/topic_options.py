@@ -34,8 +34,8 @@ TOPIC_OPTIONS = OptionTable(
     Option(
         "file.delete.delay.ms", Kind.LONG, 60000, "wait between renaming a segment .deleted and removing it", at_least=0
     ),
-    Option("flush.messages", Kind.LONG, LONG_MAX, "fsync after so many messages", at_least=1),
-    Option("flush.ms", Kind.LONG, LONG_MAX, "fsync after so long", at_least=0),
+    Option("flush.messages", Kind.LONG, LONG_MAX, "number of messages after which the log is synced", at_least=1),
+    Option("flush.ms", Kind.LONG, LONG_MAX, "time after which the log is synced", at_least=0),
     Option(
         "follower.replication.throttled.replicas",
         Kind.LIST,
@@ -44,8 +44,10 @@ TOPIC_OPTIONS = OptionTable(
     ),
     Option("index.interval.bytes", Kind.INT, 4096, "distance between sparse index entries", at_least=0),
     Option("leader.replication.throttled.replicas", Kind.LIST, [], "the same on the leader side"),
-    Option("local.retention.bytes", Kind.LONG, -2, "bytes kept locally when tiered; -2 = retention.bytes", at_least=-2),
-    Option("local.retention.ms", Kind.LONG, -2, "time kept locally when tiered; -2 = retention.ms", at_least=-2),
+    Option(
+        "local.retention.bytes", Kind.LONG, -2, "bytes retained locally when tiered; -2 = retention.bytes", at_least=-2
+    ),
+    Option("local.retention.ms", Kind.LONG, -2, "time retained locally when tiered; -2 = retention.ms", at_least=-2),
     Option("max.compaction.lag.ms", Kind.LONG, LONG_MAX, "force compaction after this age", at_least=1),
     Option(
         "max.message.bytes",

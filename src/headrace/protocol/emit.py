@@ -39,7 +39,7 @@ class Source:
         return f"{stem}{number}"
 
     def bind(self, name: str, value: Any) -> str:
-        assert self.names.setdefault(name, value) is value, f"{name} stands for two things"
+        assert self.names.setdefault(name, value) is value, f"{name} is bound to two values"
         return name
 
     def bind_struct(self, struct_class: type[Struct]) -> str:

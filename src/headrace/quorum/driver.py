@@ -48,8 +48,8 @@ class QuorumDriver:
         self._loop = loop
         self._first_control = first_control
         self._syncing = False
-        self._tell_committed: list[Callable[[int], None]] = []
-        self._tell_lost: list[Callable[[], None]] = []
+        self._on_committed: list[Callable[[int], None]] = []
+        self._on_lost: list[Callable[[], None]] = []
         self._leading = loop.create_future()
         self.failed: asyncio.Future[None] = loop.create_future()
 
@@ -61,16 +61,16 @@ class QuorumDriver:
     def is_leader(self) -> bool:
         return self.raft.role is Role.LEADER
 
-    def on_committed(self, tell: Callable[[int], None]) -> None:
-        """Call `tell` with the high watermark whenever it advances, in the order of subscription."""
-        self._tell_committed.append(tell)
+    def on_committed(self, callback: Callable[[int], None]) -> None:
+        """Call `callback` with the high watermark whenever it advances, in the order of subscription."""
+        self._on_committed.append(callback)
 
-    def on_lost(self, tell: Callable[[], None]) -> None:
-        self._tell_lost.append(tell)
+    def on_lost(self, callback: Callable[[], None]) -> None:
+        self._on_lost.append(callback)
 
     async def lead(self) -> None:
         """Campaign, and return when this node leads and a record of its epoch is committed."""
-        self._carry_out(self.raft.campaign())
+        self._execute(self.raft.campaign())
         await asyncio.shield(self._leading)
 
     def propose(self, records: Sequence[Any], metadata_version: int = METADATA_VERSION_MAX) -> int:
@@ -81,14 +81,14 @@ class QuorumDriver:
         if not self.is_leader:
             raise NotLeader("this node does not lead the metadata quorum")
         end = self.log.append(records, self.raft.epoch, metadata_version)
-        self._carry_out(self.raft.proposed(end))
+        self._execute(self.raft.proposed(end))
         return end - 1
 
     def resign(self) -> None:
         if self.is_leader:
             self.raft.resign()
-            for tell in self._tell_lost:
-                tell()
+            for callback in self._on_lost:
+                callback()
 
     async def stop(self) -> None:
         """Resign, wait for the running fsync and close the log, which makes it durable."""
@@ -101,7 +101,7 @@ class QuorumDriver:
         self.resign()
         self.log.log.abandon()
 
-    def _carry_out(self, effects: list[Effect]) -> None:
+    def _execute(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
                 case PersistElection(state):
@@ -111,12 +111,12 @@ class QuorumDriver:
                     end = self.log.append_leader_change(effect, self.raft.node_id, more)
                     log.info("this node leads the metadata quorum in epoch %d", effect.epoch)
                     self._in_thread(partial(self._store.save, self.raft.state), lambda _: [], None)
-                    self._carry_out(self.raft.proposed(end))
+                    self._execute(self.raft.proposed(end))
                 case Persist():
                     self._sync()
                 case Committed(high_watermark):
-                    for tell in self._tell_committed:
-                        tell(high_watermark)
+                    for callback in self._on_committed:
+                        callback(high_watermark)
                     if not self._leading.done():
                         self._leading.set_result(None)
 
@@ -145,7 +145,7 @@ class QuorumDriver:
             error = future.exception()
             if error is None:
                 try:
-                    self._carry_out(then(argument))
+                    self._execute(then(argument))
                 except OSError as failure:  # an effect could not be written, which nothing else would report
                     self._fail(failure)
             else:
@@ -156,7 +156,8 @@ class QuorumDriver:
     def _fail(self, error: BaseException) -> None:
         """Resign and report the failure. A failed fsync may have dropped pages, so a retry could falsely succeed."""
         log.critical(
-            "the metadata log cannot be made durable (%s): this node stops; check the disk of metadata.log.dir", error
+            "the metadata log could not be synced (%s); this node stops: check the disk of metadata.log.dir, then restart it",
+            error,
         )
         self.resign()
         if not self.failed.done():

@@ -35,8 +35,8 @@ class QuorumJournal:
         for batch in self._driver.log.read(start, self._driver.high_watermark):
             yield batch.last_offset - len(batch.records) + 1, batch.records
 
-    def on_committed(self, tell: Callable[[int], None]) -> None:
-        self._driver.on_committed(lambda high_watermark: tell(high_watermark - 1))
+    def on_committed(self, callback: Callable[[int], None]) -> None:
+        self._driver.on_committed(lambda high_watermark: callback(high_watermark - 1))
 
-    def on_lost(self, tell: Callable[[], None]) -> None:
-        self._driver.on_lost(tell)
+    def on_lost(self, callback: Callable[[], None]) -> None:
+        self._driver.on_lost(callback)

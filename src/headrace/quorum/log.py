@@ -1,4 +1,4 @@
-"""The metadata log: an ordinary log whose batches hold metadata records and the control records of the quorum."""
+"""The metadata log: an ordinary log whose batches contain metadata records and the control records of the quorum."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class MetadataLog:
     def append_leader_change(self, leader: BecomeLeader, leader_id: int, more: Sequence[ControlRecord] = ()) -> int:
         """Append a leader change and return the new log end.
 
-        `more` holds control records for the same batch: the voters, in a new log.
+        `more` has the control records for the same batch: the voters, in a new log.
         """
         voters = LeaderChangeMessage.Voter
         message = LeaderChangeMessage(
@@ -97,8 +97,8 @@ class MetadataLog:
         """Return the size in bytes of the log from the batch that contains `offset` on."""
         size = 0
         for segment in self.log.segments.from_offset(offset):
-            place = segment.locate(offset) if segment.base_offset < offset else None
-            size += segment.size - (place.position if place is not None else 0)
+            located = segment.locate(offset) if segment.base_offset < offset else None
+            size += segment.size - (located.position if located is not None else 0)
         return size
 
 

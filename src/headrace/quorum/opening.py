@@ -52,14 +52,16 @@ def open_metadata(files: Files, directory: str, segment_bytes: int, segment_ms: 
     )
     for message in report.messages():
         log.warning("recovery of the metadata log: %s", message)
-    newest = _newest_whole(snapshots)
+    newest = _newest_complete(snapshots)
     if opened.log_start > (newest.end_offset if newest is not None else 0):
         raise CorruptData(
-            f"{directory} begins at offset {opened.log_start}, and no snapshot there is whole and reaches so far: "
+            f"the log in {directory} begins at offset {opened.log_start}, and no complete snapshot reaches that offset: "
             "restore one, or format a new node"
         )
     if newest is not None and opened.log_end < newest.end_offset:
-        log.warning("the metadata log ends before the snapshot at %d: it goes on from there", newest.end_offset)
+        log.warning(
+            "the metadata log ends before the snapshot at offset %d; continuing the log from there", newest.end_offset
+        )
         opened.truncate_fully_and_start_at(newest.end_offset, clock.now_ms())
     voters = VoterRecords()
     if newest is not None:
@@ -69,12 +71,12 @@ def open_metadata(files: Files, directory: str, segment_bytes: int, segment_ms: 
     return StoredMetadata(metadata_log, snapshots, newest, voters_in_log(metadata_log, start, voters))
 
 
-def _newest_whole(snapshots: SnapshotFiles) -> SnapshotId | None:
+def _newest_complete(snapshots: SnapshotFiles) -> SnapshotId | None:
     for snapshot in reversed(snapshots.ids):
         try:
             snapshots.check(snapshot)
         except CorruptData as error:
-            log.error("a snapshot of the metadata is not used: %s", error)
+            log.error("ignoring a metadata snapshot: %s", error)
         else:
             snapshots.ids = [one for one in snapshots.ids if one <= snapshot]
             return snapshot

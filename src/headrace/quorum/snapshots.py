@@ -235,17 +235,17 @@ def _batches(files: Files, path: str) -> Generator[MetadataBatch, None, None]:
 def _raw_batches(files: Files, path: str) -> Iterator[bytes]:
     file = files.open(path)
     try:
-        position, size, wanted = 0, file.size(), READ_SLICE_BYTES
+        position, size, read_bytes = 0, file.size(), READ_SLICE_BYTES
         while position < size:
-            data = file.read(position, wanted)
+            data = file.read(position, read_bytes)
             taken = 0
             for start, header in iterate_batches(data):
                 taken += header.size
                 yield data[start : start + header.size]
-            wanted = READ_SLICE_BYTES
+            read_bytes = READ_SLICE_BYTES
             if not taken:
-                wanted = read_header(data).size if len(data) >= HEADER_BYTES else 0
-                if not len(data) < wanted <= min(BATCH_BYTES_MAX, size - position):
+                read_bytes = read_header(data).size if len(data) >= HEADER_BYTES else 0
+                if not len(data) < read_bytes <= min(BATCH_BYTES_MAX, size - position):
                     raise CorruptData(f"{path} is cut off at {position}")
             position += taken
     finally:

@@ -168,8 +168,8 @@ class Snapshotter:
             await self._in_thread(self._files.forget(ids[keep]))
         while enforce(metadata, self._driver.high_watermark, self._cleaned_ms) is not None:
             await asyncio.sleep(0)
-        for doomed in metadata.doomed.take(self._cleaned_ms):
-            await self._in_thread(doomed.remove)
+        for deleted in metadata.deletion_queue.take(self._cleaned_ms):
+            await self._in_thread(deleted.remove)
 
     def _too_old(self, snapshot: SnapshotId) -> bool:
         if self._policy.retention_ms < 0:

@@ -1,4 +1,4 @@
-"""The quorum-state file: the epoch and the vote, which a voter must never forget, in Kafka's JSON format."""
+"""The quorum-state file: the epoch and the vote, which a voter must never lose, in Kafka's JSON format."""
 
 from __future__ import annotations
 

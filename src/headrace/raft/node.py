@@ -50,7 +50,7 @@ class RaftNode:
         return self.state.epoch
 
     def campaign(self) -> list[Effect]:
-        self._turn(Role.CANDIDATE)
+        self._become(Role.CANDIDATE)
         self._granted = set()
         self.state = ElectionState(self.state.epoch + 1, voted_for=self.node_id)
         return [PersistElection(self.state)]
@@ -66,7 +66,7 @@ class RaftNode:
         self._granted.add(voter)
         if len(self._granted) < self.voters.majority:
             return []
-        self._turn(Role.LEADER)
+        self._become(Role.LEADER)
         self.state = replace(self.state, leader=self.node_id)
         self._epoch_start = self.log_end
         self._durable = {}
@@ -75,28 +75,30 @@ class RaftNode:
     def proposed(self, end_offset: int) -> list[Effect]:
         """Note that the leader's log now ends here; it does not count towards a commit until it is on disk."""
         assert self.role is Role.LEADER, f"only a leader proposes, this node is {self.role.value}"
-        assert end_offset > self.log_end, f"log end {self.log_end} cannot go to {end_offset}"
+        assert end_offset > self.log_end, f"log end {self.log_end} cannot become {end_offset}"
         self.log_end = end_offset
         return [Persist(end_offset)]
 
     def persisted(self, end_offset: int) -> list[Effect]:
-        return self.voter_holds(self.node_id, end_offset)
+        return self.voter_persisted(self.node_id, end_offset)
 
-    def voter_holds(self, voter: NodeId, end_offset: int) -> list[Effect]:
+    def voter_persisted(self, voter: NodeId, end_offset: int) -> list[Effect]:
         """Note that a voter has the log on disk up to here; for other voters, that is their fetch offset."""
         if self.role is not Role.LEADER or voter not in self.voters:
             return []
-        assert end_offset <= self.log_end, f"voter {voter} holds {end_offset}, past our end {self.log_end}"
+        assert end_offset <= self.log_end, (
+            f"voter {voter} reports end offset {end_offset}, beyond the log end {self.log_end}"
+        )
         self._durable[voter] = max(end_offset, self._durable.get(voter, 0))
-        held = self.voters.held_by_majority(self._durable)
-        if held <= self._epoch_start or held <= self.high_watermark:
+        persisted_end = self.voters.persisted_by_majority(self._durable)
+        if persisted_end <= self._epoch_start or persisted_end <= self.high_watermark:
             return []
-        self.high_watermark = held
-        return [Committed(held)]
+        self.high_watermark = persisted_end
+        return [Committed(persisted_end)]
 
     def resign(self) -> None:
-        self._turn(Role.RESIGNED)
+        self._become(Role.RESIGNED)
 
-    def _turn(self, role: Role) -> None:
+    def _become(self, role: Role) -> None:
         assert role in TRANSITIONS[self.role], f"{self.role.value} cannot become {role.value}"
         self.role = role

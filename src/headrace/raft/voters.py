@@ -20,7 +20,7 @@ class Voters:
     def majority(self) -> int:
         return len(self.ids) // 2 + 1
 
-    def held_by_majority(self, end_offsets: Mapping[NodeId, int]) -> int:
+    def persisted_by_majority(self, end_offsets: Mapping[NodeId, int]) -> int:
         """Return the largest end offset that a majority has on disk; a voter without an entry has nothing."""
         ends = sorted((end_offsets.get(voter, 0) for voter in self.ids), reverse=True)
         return ends[self.majority - 1]

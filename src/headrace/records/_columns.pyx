@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Arrow's column buffers as record sections, and the partitions of keys; _columns_pure.py is its twin and says the same in Python.
+"""Encoding of Arrow columns as record sections, and the partitions of keys; _columns_pure.py is the pure-Python fallback.
 
-The long loops run without the interpreter's lock. Nobody may change the buffers meanwhile; what they hold is not trusted.
+The long loops run without the interpreter's lock. No other thread may change the buffers meanwhile; their contents are not trusted.
 """
 
 cimport cython
@@ -26,7 +26,7 @@ from headrace.records._wire cimport (
 
 @cython.final
 cdef class Source:
-    """A binary column to read from, its three buffers held for as long as this lives."""
+    """A binary column to read from; it holds its three buffers until it is deallocated."""
 
     cdef Py_buffer validity
     cdef Py_buffer offsets
@@ -62,7 +62,7 @@ cdef class Source:
             PyBuffer_Release(&self.validity)
 
     cdef int span(self, Py_ssize_t row, const uint8_t** start, Py_ssize_t* length) noexcept nogil:
-        """Length -1 is null. The offsets are checked against the data, `row` against the rows."""
+        """Find the bytes of a row; length -1 means null. The offsets are checked against the data, `row` against the rows."""
         cdef int32_t begin
         cdef int32_t end
         length[0] = -1
@@ -83,7 +83,7 @@ cdef class Source:
 
 @cython.final
 cdef class Encoder:
-    """Rows of Arrow columns as records. `size` checks a row and measures it, `write` then needs no check."""
+    """Encodes rows of Arrow columns as records. `size` checks and measures a row; `write` needs no further check."""
 
     cdef Source keys
     cdef Source values
@@ -98,7 +98,7 @@ cdef class Encoder:
         self.base_timestamp = base_timestamp
         self.keys = Source(keys)
         self.values = Source(values)
-        # A list's offsets point into its entries as a binary's into its bytes: the same reader, with no bytes behind it.
+        # A list's offsets point into its entries as a binary column's point into its bytes: the same reader, without bytes.
         self.lists = Source(None if headers is None else (headers[0], headers[1], b""))
         self.header_keys = Source(None if headers is None else headers[2])
         self.header_values = Source(None if headers is None else headers[3])
@@ -139,7 +139,7 @@ cdef class Encoder:
         return add(timestamp[0], -self.base_timestamp, delta)
 
     cdef Py_ssize_t size(self, Py_ssize_t row, Py_ssize_t offset_delta, int64_t* timestamp) noexcept nogil:
-        """Bytes of the record after its length; -1 if the row cannot be encoded."""
+        """Return the number of bytes of the record after its length; -1 if the row cannot be encoded."""
         cdef const uint8_t* start = NULL
         cdef Py_ssize_t length = 0
         cdef Py_ssize_t first = 0
@@ -197,9 +197,9 @@ cdef class Encoder:
 def encode_columns(
     Py_ssize_t start, int32_t count, timestamps, int64_t base_timestamp, keys, values, headers, Py_ssize_t bytes_max
 ):
-    """Rows from `start` on as a record section of at most `bytes_max` bytes, but at least one row.
+    """Encode rows from `start` on as a record section of at most `bytes_max` bytes, but at least one row.
 
-    Gives the section, how many rows went in, and their largest timestamp (-1 if there is none above).
+    Return the section, the number of encoded rows, and their largest timestamp (at least -1). Raise ValueError if a row is invalid.
     """
     cdef Encoder encoder = Encoder(timestamps, base_timestamp, keys, values, headers)
     cdef Py_ssize_t total = 0
@@ -232,7 +232,7 @@ def encode_columns(
 
 
 def partitions_for_keys(keys, Py_ssize_t start, Py_ssize_t count, int32_t partitions):
-    """The partition of every row's key as int32, -1 for null."""
+    """Return the partition of every row's key as int32, -1 for a null key."""
     cdef Source source = Source(keys)
     cdef const uint8_t* key = NULL
     cdef Py_ssize_t length = 0

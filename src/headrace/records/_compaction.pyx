@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""What compaction does per record: the offset map, noting keys in it, and sifting batches by it; _compaction_pure.py is the twin.
+"""The offset map of compaction: entering keys, and sifting batches by it; _compaction_pure.py is the pure-Python fallback.
 
-Everything that walks records runs without the interpreter's lock.
+All loops over records run without the interpreter's lock.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -43,7 +43,7 @@ cdef enum:
 cdef struct Slot:
     uint64_t low
     uint64_t high
-    int64_t place  # offset + 1; 0: empty
+    int64_t offset_plus_one  # 0 if the slot is empty
 
 
 cdef struct Run:
@@ -84,29 +84,29 @@ cdef inline void put32(uint8_t* at, uint32_t value) noexcept nogil:
     at[3] = <uint8_t>value
 
 
-cdef inline uint64_t turn(uint64_t value, int bits) noexcept nogil:
+cdef inline uint64_t rotate(uint64_t value, int bits) noexcept nogil:
     return value << bits | value >> (64 - bits)
 
 
-cdef inline void stir(uint64_t* v, int rounds) noexcept nogil:
+cdef inline void mix(uint64_t* v, int rounds) noexcept nogil:
     cdef int number
     for number in range(rounds):
         v[0] += v[1]
-        v[1] = turn(v[1], 13) ^ v[0]
-        v[0] = turn(v[0], 32)
+        v[1] = rotate(v[1], 13) ^ v[0]
+        v[0] = rotate(v[0], 32)
         v[2] += v[3]
-        v[3] = turn(v[3], 16) ^ v[2]
+        v[3] = rotate(v[3], 16) ^ v[2]
         v[0] += v[3]
-        v[3] = turn(v[3], 21) ^ v[0]
+        v[3] = rotate(v[3], 21) ^ v[0]
         v[2] += v[1]
-        v[1] = turn(v[1], 17) ^ v[2]
-        v[2] = turn(v[2], 32)
+        v[1] = rotate(v[1], 17) ^ v[2]
+        v[2] = rotate(v[2], 32)
 
 
 cdef void hash_key(
     const uint8_t* data, Py_ssize_t length, uint64_t first, uint64_t second, uint64_t* low, uint64_t* high
 ) noexcept nogil:
-    """SipHash-2-4 of 128 bits: keyed, so that nobody can write two keys that fall together and lose one of them."""
+    """SipHash-2-4 of 128 bits: keyed, so that a client cannot construct two keys with the same hash, of which one would be lost."""
     cdef uint64_t v[4]
     cdef uint64_t block
     cdef Py_ssize_t position = 0
@@ -120,25 +120,25 @@ cdef void hash_key(
         for index in range(8):
             block |= <uint64_t>data[position + index] << (8 * index)
         v[3] ^= block
-        stir(v, 2)
+        mix(v, 2)
         v[0] ^= block
         position += 8
     block = <uint64_t>length << 56
     for index in range(<int>(length - position)):
         block |= <uint64_t>data[position + index] << (8 * index)
     v[3] ^= block
-    stir(v, 2)
+    mix(v, 2)
     v[0] ^= block
     v[2] ^= <uint64_t>0xEE
-    stir(v, 4)
+    mix(v, 4)
     low[0] = v[0] ^ v[1] ^ v[2] ^ v[3]
     v[1] ^= <uint64_t>0xDD
-    stir(v, 4)
+    mix(v, 4)
     high[0] = v[0] ^ v[1] ^ v[2] ^ v[3]
 
 
 cdef int read_head(const uint8_t* data, Py_ssize_t left, uint32_t not_plain, Head* out) noexcept nogil:
-    """OK: a whole plain batch; OTHER: something else to look at; FULL: it is not all there; MALFORMED."""
+    """Return OK for a whole plain batch, OTHER for one to process in Python, FULL for an incomplete one, or MALFORMED."""
     cdef int64_t size
     if left < PEEK_BYTES:
         return FULL
@@ -165,7 +165,7 @@ cdef int read_head(const uint8_t* data, Py_ssize_t left, uint32_t not_plain, Hea
 
 
 cdef class OffsetMap:
-    """The last offset of every key, by the key's hash: open addressing with linear probing, 24 bytes a slot, never grows."""
+    """The last offset of every key, by the key's hash: open addressing with linear probing, 24 bytes per slot, of fixed size."""
 
     cdef Slot* table
     cdef uint64_t first
@@ -173,7 +173,7 @@ cdef class OffsetMap:
     cdef readonly Py_ssize_t slots
     cdef readonly Py_ssize_t entries_max
     cdef readonly Py_ssize_t entries
-    cdef public int64_t latest  # of every record up to it the key is noted
+    cdef public int64_t latest  # offset up to which the keys of all records are entered
 
     def __cinit__(self, Py_ssize_t slots, Py_ssize_t entries_max, bytes secret):
         if not 0 < entries_max < slots or len(secret) != 16:
@@ -189,14 +189,14 @@ cdef class OffsetMap:
         free(self.table)
 
     cdef inline Slot* find(self, const uint8_t* key, Py_ssize_t length, uint64_t* low, uint64_t* high) noexcept nogil:
-        """The key's slot, or the empty one where it would go."""
+        """Return the key's slot, or the empty slot where it belongs."""
         cdef Py_ssize_t index
         cdef Slot* slot
         hash_key(key, length, self.first, self.second, low, high)
         index = <Py_ssize_t>(low[0] % <uint64_t>self.slots)
         while True:
             slot = self.table + index
-            if slot.place == 0 or (slot.low == low[0] and slot.high == high[0]):
+            if slot.offset_plus_one == 0 or (slot.low == low[0] and slot.high == high[0]):
                 return slot
             index += 1
             if index == self.slots:
@@ -206,19 +206,19 @@ cdef class OffsetMap:
         cdef uint64_t low = 0
         cdef uint64_t high = 0
         cdef Slot* slot = self.find(key, length, &low, &high)
-        if slot.place == 0:
+        if slot.offset_plus_one == 0:
             if self.entries >= self.entries_max:
                 return FULL
             slot.low, slot.high = low, high
             self.entries += 1
-        slot.place = offset + 1
+        slot.offset_plus_one = offset + 1
         self.latest = offset
         return OK
 
     cdef inline int64_t last(self, const uint8_t* key, Py_ssize_t length) noexcept nogil:
         cdef uint64_t low = 0
         cdef uint64_t high = 0
-        return self.find(key, length, &low, &high).place - 1
+        return self.find(key, length, &low, &high).offset_plus_one - 1
 
     cdef int note_all(
         self, const uint8_t* data, Py_ssize_t end, int32_t count, int64_t base_offset, int32_t last_delta, int64_t start
@@ -240,7 +240,7 @@ cdef class OffsetMap:
         return OK if position == end else MALFORMED
 
     def put(self, key, int64_t offset):
-        """False: there is no room for another key."""
+        """Enter a key; return False if the map is full."""
         cdef Py_buffer view
         cdef int status
         PyObject_GetBuffer(key, &view, PyBUF_SIMPLE)
@@ -249,7 +249,7 @@ cdef class OffsetMap:
         return status == OK
 
     def get(self, key):
-        """-1 if the key is not in it."""
+        """Return the last offset of a key, or -1 if the map does not contain it."""
         cdef Py_buffer view
         cdef int64_t found
         PyObject_GetBuffer(key, &view, PyBUF_SIMPLE)
@@ -258,7 +258,7 @@ cdef class OffsetMap:
         return found
 
     def note_records(self, records, int32_t count, int64_t base_offset, int32_t last_delta, int64_t start):
-        """Notes the keys of a decompressed record section from offset `start` on: OK, MALFORMED or FULL."""
+        """Enter the keys of a decompressed record section from offset `start` on; return OK, MALFORMED or FULL."""
         cdef Py_buffer view
         cdef int status
         PyObject_GetBuffer(records, &view, PyBUF_SIMPLE)
@@ -268,8 +268,11 @@ cdef class OffsetMap:
         return status
 
     def note_plain(self, buffer, Py_ssize_t position, int64_t start):
-        """Notes the keys of the whole plain batches from `position` on. Where it stopped, how many records it read, and why: OK at the
-        end or before a batch that is cut off, OTHER before one that is compressed, transactional or of an old format, MALFORMED, FULL."""
+        """Enter the keys of the whole plain batches from `position` on; return where it stopped, the number of records read, and why.
+
+        The reason is OK at the end or before an incomplete batch, OTHER before one that is compressed, transactional or of an old format,
+        MALFORMED or FULL.
+        """
         cdef Py_buffer view
         cdef const uint8_t* data
         cdef Head head
@@ -306,8 +309,10 @@ cdef class OffsetMap:
         self, records, int32_t count, int64_t base_offset, int32_t last_delta, int64_t base_timestamp, int64_t new_base_timestamp,
         bint drop_tombstones, bint keep_all,
     ):
-        """Status, how many records stay, how many of those are tombstones, their largest timestamp, and the section of those that
-        stay, counted from the new base timestamp; None if it would be as it was."""
+        """Return the status, the number of records that are kept, how many of them are tombstones, their largest timestamp, and their section.
+
+        The section is relative to the new base timestamp; it is None if it would not change.
+        """
         cdef Py_buffer view
         cdef const uint8_t* data
         cdef uint8_t* out = NULL
@@ -321,7 +326,7 @@ cdef class OffsetMap:
         cdef Fields fields
         PyObject_GetBuffer(records, &view, PyBUF_SIMPLE)
         data = <const uint8_t*>view.buf
-        # A record has seven bytes at least, so a lie about their number costs no more memory than its section.
+        # A record has at least seven bytes, so a wrong number of records costs no more memory than the section.
         out = <uint8_t*>malloc(view.len + (VARLONG_BYTES_MAX * (view.len // 7 + 1) if moved else 1))
         if out == NULL:
             PyBuffer_Release(&view)
@@ -377,12 +382,13 @@ cdef class OffsetMap:
             free(out)
 
     def sift_plain(self, buffer, Py_ssize_t position, Py_ssize_t run_bytes, int64_t keep_end):
-        """Sifts the whole plain batches from `position` on. Where it stopped and why (as `note_plain`; OK also when there are many
-        runs), the runs, and the bytes of rebuilt batches, whose checksums are still the old ones.
+        """Sift the whole plain batches from `position` on.
 
-        A run is (kind, start, end, source, last offset of its first batch, its last offset, largest timestamp, last offset of the batch that
-        has it, records): COPY, bytes of the buffer, some batches and about `run_bytes`; REBUILT, one batch in the second buffer; NOTHING, a
-        batch of which no record stays, but which is a producer's or ends at `keep_end`."""
+        Return where it stopped and why (as `note_plain`; OK also after RUNS_MAX runs), the runs, the bytes of rebuilt batches, whose
+        checksums are not updated yet, and the number of records read. A run (kernel_types.SiftedRun) is of kind COPY: some batches of the
+        buffer, about `run_bytes`; REBUILT: one batch in the second buffer; or NOTHING: a batch of which no record is kept, but which belongs
+        to a producer or ends at `keep_end`.
+        """
         cdef Py_buffer view
         cdef const uint8_t* data
         cdef uint8_t* out
@@ -429,7 +435,7 @@ cdef class OffsetMap:
         self, const uint8_t* data, Py_ssize_t at, Head* head, uint8_t* out, Py_ssize_t* used, Run* runs, int* number,
         Py_ssize_t run_bytes, int64_t keep_end,
     ) noexcept nogil:
-        """OTHER if a tombstone stays: its batch needs a delete horizon. Then nothing is noted."""
+        """Return OTHER, with nothing recorded, if a tombstone is kept: its batch needs a delete horizon."""
         cdef const uint8_t* section = data + at + HEADER_SIZE
         cdef Py_ssize_t end = head.size - HEADER_SIZE
         cdef Py_ssize_t position = 0, start = 0

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""What a fetch brings, as Arrow's column buffers: batches found, records taken apart; _decode_pure.py is its twin and says the same in Python.
+"""Decoding of fetched batches into Arrow's column buffers; _decode_pure.py is the pure-Python fallback.
 
-The long loops run without the interpreter's lock. Nobody may change the buffers meanwhile; what they hold is not trusted.
+The long loops run without the interpreter's lock. No other thread may change the buffers meanwhile; their contents are not trusted.
 """
 
 cimport cython
@@ -39,24 +39,24 @@ from headrace.records.kernel_types import (
 )
 
 cdef enum:  # as in kernel_types
-    WANT_OFFSETS = 1
-    WANT_TIMESTAMPS = 2
-    WANT_KEYS = 4
-    WANT_VALUES = 8
-    WANT_HEADERS = 16
-    WANT_TIMESTAMP_TYPES = 32
+    OFFSETS_COLUMN = 1
+    TIMESTAMPS_COLUMN = 2
+    KEYS_COLUMN = 4
+    VALUES_COLUMN = 8
+    HEADERS_COLUMN = 16
+    TIMESTAMP_TYPES_COLUMN = 32
     BATCH_HEADER_BYTES = 61
     LENGTH_OVERHEAD_BYTES = 12
     MAGIC = 2
-    HEADER_BYTES_MIN = 2  # of one header of a record: two lengths
-    SPARE_BYTES_MIN = 262144  # smaller memory is cheap to get
-    SPARE_BYTES_MAX = 67108864  # kept in all
-    IN_LIST_AND_HERE = 2  # references to memory that nobody else has
-    NO_ROOM = 100  # a status of a walk: more headers than expected
+    HEADER_BYTES_MIN = 2  # size of a record's smallest header: two lengths
+    SPARE_BYTES_MIN = 262144  # smaller buffers are cheap to allocate
+    SPARE_BYTES_MAX = 67108864  # total size of all reusable buffers
+    IN_LIST_AND_HERE = 2  # references to a buffer that is not in use
+    NO_SPACE = 100  # status of a walk that found more headers than expected
 
 
 cdef struct Binary:  # a binary column being filled
-    uint8_t* validity  # of all rows from the first null on; before it there is none to write
+    uint8_t* validity  # written from the first null on, for all rows
     int32_t* offsets
     uint8_t* data
     Py_ssize_t rows
@@ -66,7 +66,7 @@ cdef struct Binary:  # a binary column being filled
     Py_ssize_t nulls
 
 
-cdef struct Target:  # what is not wanted is NULL
+cdef struct Target:  # columns that were not requested are NULL
     int64_t* offsets
     int64_t* timestamps
     int32_t* timestamp_types
@@ -79,7 +79,7 @@ cdef struct Target:  # what is not wanted is NULL
     Py_ssize_t rows
 
 
-cdef struct Part:  # one section, and which of its records are wanted
+cdef struct Part:  # one section, and the range of offsets to decode
     const uint8_t* data
     Py_ssize_t end
     int32_t count
@@ -90,12 +90,12 @@ cdef struct Part:  # one section, and which of its records are wanted
     int64_t end_offset
 
 
-cdef inline bint has_room(Binary* column, int32_t length) noexcept nogil:
+cdef inline bint has_space(Binary* column, int32_t length) noexcept nogil:
     return column.rows < column.rows_max and length <= column.used_max - column.used
 
 
 cdef inline void put(Binary* column, const uint8_t* start, int32_t length) noexcept nogil:
-    """There must be room: of keys and values there always is, as they are parts of sections that are no larger."""
+    """Append a row. There must be space; keys and values always have it, because they are parts of sections that are no larger."""
     cdef Py_ssize_t row = column.rows
     if length >= 0:
         memcpy(column.data + column.used, start, length)
@@ -122,20 +122,20 @@ cdef int put_headers(const uint8_t* data, Fields* fields, Target* target) noexce
     for index in range(fields.header_count):
         if read_span(data, &position, fields.end, &start, &length) != OK:
             return MALFORMED
-        if not has_room(&target.header_keys, length):
-            return NO_ROOM
+        if not has_space(&target.header_keys, length):
+            return NO_SPACE
         put(&target.header_keys, data + start, length)
         if read_span(data, &position, fields.end, &start, &length) != OK:
             return MALFORMED
-        if not has_room(&target.header_values, length):
-            return NO_ROOM
+        if not has_space(&target.header_values, length):
+            return NO_SPACE
         put(&target.header_values, data + start, length)
     target.lists[target.rows + 1] = <int32_t>target.header_keys.rows
     return OK
 
 
 cdef inline int64_t scaled(int64_t milliseconds) noexcept nogil:
-    """In microseconds; the ends of time, which a record may have, stay the ends."""
+    """Return microseconds, clamped to 64 bits: a record may have any timestamp."""
     if milliseconds > INT64_MAX // 1000:
         return INT64_MAX
     if milliseconds < -(INT64_MAX // 1000):
@@ -203,21 +203,21 @@ cdef int walk_sections(sections, int64_t start_offset, int64_t end_offset, Targe
             with nogil:
                 status = walk(&part, target, &bad)
         PyBuffer_Release(&view)
-        if status == NO_ROOM:
+        if status == NO_SPACE:
             return status
         if status != OK:
             raise MalformedSection(number, bad, status)
     return OK
 
 
-# Large memory is used again as soon as nobody else refers to it. Fetches and the columns made of them come and go by megabytes, and fresh
-# pages for them would cost as much as the decoding itself (measured: 55 against 125 ns for a row of 100 bytes).
+# Large buffers are reused as soon as nothing else refers to them. Fetches and the columns made of them take megabytes, and fresh pages for
+# them would cost as much as the decoding itself (measured: 55 against 125 ns for a row of 100 bytes).
 cdef list spare = []
 cdef Py_ssize_t spare_bytes = 0
 
 
 cdef object take_spare(Py_ssize_t size):
-    """None if there is none of the size and no more may be kept."""
+    """Return an unused buffer of about the size, allocating it if the total allows, else None."""
     global spare_bytes
     cdef Py_ssize_t index
     cdef Py_ssize_t capacity
@@ -244,43 +244,43 @@ cdef object take_spare(Py_ssize_t size):
 
 
 def reusable(Py_ssize_t size):
-    """So many bytes of any content, which are given out again when nobody holds them, or a part of them, any more."""
+    """Return `size` uninitialized bytes, which are reused once nothing refers to them or a part of them."""
     memory = take_spare(size) if size >= SPARE_BYTES_MIN else None
     return memoryview(PyByteArray_FromStringAndSize(NULL, size) if memory is None else memory)[:size]
 
 
 @cython.final
 cdef class Memory:
-    """Room for the most that there can be, to be cut to what was used."""
+    """A buffer of the largest possible size, cut to the used size at the end."""
 
-    cdef object held
+    cdef object memory
     cdef bint is_spare
 
     def __cinit__(self, Py_ssize_t size):
-        self.held = take_spare(size) if size >= SPARE_BYTES_MIN else None
-        self.is_spare = self.held is not None
+        self.memory = take_spare(size) if size >= SPARE_BYTES_MIN else None
+        self.is_spare = self.memory is not None
         if not self.is_spare:
-            self.held = PyByteArray_FromStringAndSize(NULL, size)
+            self.memory = PyByteArray_FromStringAndSize(NULL, size)
 
     cdef char* start(self):
-        return PyByteArray_AS_STRING(self.held)
+        return PyByteArray_AS_STRING(self.memory)
 
     cdef object cut(self, Py_ssize_t size):
         if self.is_spare:
-            return memoryview(self.held)[:size]
-        PyByteArray_Resize(self.held, size)  # the rest was never touched, so it never was more than addresses
-        return self.held
+            return memoryview(self.memory)[:size]
+        PyByteArray_Resize(self.memory, size)  # the rest was never touched, so it never occupied pages
+        return self.memory
 
 
 @cython.final
-cdef class Room:
+cdef class ColumnMemory:
     """The memory of a binary column."""
 
     cdef Memory validity
     cdef Memory offsets
     cdef Memory data
 
-    cdef void lend(self, Binary* column, Py_ssize_t rows_max, Py_ssize_t bytes_max):
+    cdef void assign_to(self, Binary* column, Py_ssize_t rows_max, Py_ssize_t bytes_max):
         self.validity = Memory((rows_max + 7) // 8 + 1)
         self.offsets = Memory(4 * (rows_max + 1))
         self.data = Memory(bytes_max)
@@ -302,53 +302,53 @@ cdef class Room:
         )
 
 
-# Most records have no headers, so little room is made for them; where there are more, all later decodes make more.
+# Most records have no headers, so little memory is allocated for them at first; a decode that needs more raises it for all later ones.
 cdef Py_ssize_t headers_per_row = 0
 cdef Py_ssize_t header_bytes_per_row = 0
 
 
 @cython.final
 cdef class Decoding:
-    """One walk through all sections, with as much room as the walks before it needed for headers."""
+    """One walk through all sections, with as much memory for headers as earlier walks needed."""
 
     cdef Target target
     cdef Memory offsets
     cdef Memory timestamps
     cdef Memory timestamp_types
     cdef Memory lists
-    cdef Room keys
-    cdef Room values
-    cdef Room header_keys
-    cdef Room header_values
+    cdef ColumnMemory keys
+    cdef ColumnMemory values
+    cdef ColumnMemory header_keys
+    cdef ColumnMemory header_values
 
-    def __cinit__(self, int wanted, Py_ssize_t rows_max, Py_ssize_t size, bint microseconds):
+    def __cinit__(self, int columns, Py_ssize_t rows_max, Py_ssize_t size, bint microseconds):
         cdef Py_ssize_t entries_max = min(size // HEADER_BYTES_MIN, rows_max * headers_per_row + 16)
         cdef Py_ssize_t bytes_max = min(size, rows_max * header_bytes_per_row + 256)
         memset(&self.target, 0, sizeof(Target))
         self.target.microseconds = microseconds
-        self.keys = Room()
-        self.values = Room()
-        self.header_keys = Room()
-        self.header_values = Room()
-        if wanted & WANT_OFFSETS:
+        self.keys = ColumnMemory()
+        self.values = ColumnMemory()
+        self.header_keys = ColumnMemory()
+        self.header_values = ColumnMemory()
+        if columns & OFFSETS_COLUMN:
             self.offsets = Memory(8 * rows_max)
             self.target.offsets = <int64_t*>self.offsets.start()
-        if wanted & WANT_TIMESTAMPS:
+        if columns & TIMESTAMPS_COLUMN:
             self.timestamps = Memory(8 * rows_max)
             self.target.timestamps = <int64_t*>self.timestamps.start()
-        if wanted & WANT_TIMESTAMP_TYPES:
+        if columns & TIMESTAMP_TYPES_COLUMN:
             self.timestamp_types = Memory(4 * rows_max)
             self.target.timestamp_types = <int32_t*>self.timestamp_types.start()
-        if wanted & WANT_KEYS:
-            self.keys.lend(&self.target.keys, rows_max, size)
-        if wanted & WANT_VALUES:
-            self.values.lend(&self.target.values, rows_max, size)
-        if wanted & WANT_HEADERS:
+        if columns & KEYS_COLUMN:
+            self.keys.assign_to(&self.target.keys, rows_max, size)
+        if columns & VALUES_COLUMN:
+            self.values.assign_to(&self.target.values, rows_max, size)
+        if columns & HEADERS_COLUMN:
             self.lists = Memory(4 * (rows_max + 1))
             self.target.lists = <int32_t*>self.lists.start()
             self.target.lists[0] = 0
-            self.header_keys.lend(&self.target.header_keys, entries_max, bytes_max)
-            self.header_values.lend(&self.target.header_values, entries_max, bytes_max)
+            self.header_keys.assign_to(&self.target.header_keys, entries_max, bytes_max)
+            self.header_values.assign_to(&self.target.header_values, entries_max, bytes_max)
 
     cdef object take(self):
         cdef Py_ssize_t rows = self.target.rows
@@ -371,8 +371,8 @@ cdef class Decoding:
         )
 
 
-def decode_columns(sections, int wanted, int64_t start_offset, int64_t end_offset, bint microseconds=False):
-    """The wanted columns of the records of all sections with offsets from `start_offset` to before `end_offset`, as Arrow's buffers."""
+def decode_columns(sections, int columns, int64_t start_offset, int64_t end_offset, bint microseconds=False):
+    """Decode the requested columns of all records from `start_offset` to before `end_offset` into Arrow's buffers."""
     global headers_per_row, header_bytes_per_row
     cdef Decoding decoding
     cdef Py_ssize_t size = 0
@@ -383,15 +383,15 @@ def decode_columns(sections, int wanted, int64_t start_offset, int64_t end_offse
         length = memoryview(section[0]).nbytes
         count = section[1]
         size += length
-        # A record has at least so many bytes, whatever the header says about their number.
+        # A record has at least RECORD_BYTES_MIN bytes, whatever number of records the header claims.
         rows_max += min(max(count, 0), length // RECORD_BYTES_MIN)
     if size > SECTION_BYTES_MAX:
-        raise ValueError(f"{size} bytes of records are more than the {SECTION_BYTES_MAX} one decode takes")
+        raise ValueError(f"{size} bytes of records exceed the limit of {SECTION_BYTES_MAX} per call")
     while True:
-        decoding = Decoding(wanted, rows_max, size, microseconds)
+        decoding = Decoding(columns, rows_max, size, microseconds)
         if walk_sections(sections, start_offset, end_offset, &decoding.target) == OK:
             return decoding.take()
-        # With room for as many as the bytes can hold it cannot come to this, so it ends.
+        # This ends: at the latest with space for as many headers as the bytes can contain.
         headers_per_row = min(2 * headers_per_row + 1, SECTION_BYTES_MAX)
         header_bytes_per_row = min(2 * header_bytes_per_row + 32, SECTION_BYTES_MAX)
 
@@ -409,8 +409,10 @@ cdef inline int32_t big32(const uint8_t* data) noexcept nogil:
 
 
 def scan_batches(buffer):
-    """The whole batches (magic 2) at the start of the buffer, and where something else begins: the end, a part of a batch, an old format,
-    or what is no batch at all."""
+    """Return the whole batches (magic 2) at the start of the buffer, and the position where they end.
+
+    There follows the end of the buffer, an incomplete batch, an old format, or no batch at all.
+    """
     cdef Py_buffer view
     cdef const uint8_t* head
     cdef Py_ssize_t position = 0

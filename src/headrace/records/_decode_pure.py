@@ -9,15 +9,15 @@ from headrace.records._kernel_pure import Span, read_fields
 from headrace.records.batch import HEADER_BYTES, Buffer, CorruptBatch, read_header
 from headrace.records.kernel_types import (
     COUNT_MISMATCH,
+    HEADERS_COLUMN,
+    KEYS_COLUMN,
     MALFORMED,
+    OFFSETS_COLUMN,
     SECTION_BYTES_MAX,
+    TIMESTAMP_TYPES_COLUMN,
+    TIMESTAMPS_COLUMN,
     TRAILING_BYTES,
-    WANT_HEADERS,
-    WANT_KEYS,
-    WANT_OFFSETS,
-    WANT_TIMESTAMP_TYPES,
-    WANT_TIMESTAMPS,
-    WANT_VALUES,
+    VALUES_COLUMN,
     BinaryColumn,
     Columns,
     HeaderColumn,
@@ -54,9 +54,9 @@ class _Binary:
 
 
 def decode_columns(
-    sections: Sequence[Section], wanted: int, start_offset: int, end_offset: int, microseconds: bool = False
+    sections: Sequence[Section], columns: int, start_offset: int, end_offset: int, microseconds: bool = False
 ) -> Columns:
-    """Decode the wanted columns of all sections into Arrow's buffers.
+    """Decode the requested columns of all sections into Arrow's buffers.
 
     Keep the records with offsets from `start_offset` to before `end_offset`. Raise MalformedSection if a section is malformed, and
     ValueError if the sections exceed SECTION_BYTES_MAX.
@@ -83,12 +83,12 @@ def decode_columns(
     header_column = HeaderColumn(None, bytearray(lists), header_keys.take(), header_values.take())
     return Columns(
         len(offsets),
-        bytearray(offsets) if wanted & WANT_OFFSETS else None,
-        bytearray(timestamps) if wanted & WANT_TIMESTAMPS else None,
-        keys.take() if wanted & WANT_KEYS else None,
-        values.take() if wanted & WANT_VALUES else None,
-        header_column if wanted & WANT_HEADERS else None,
-        bytearray(timestamp_types) if wanted & WANT_TIMESTAMP_TYPES else None,
+        bytearray(offsets) if columns & OFFSETS_COLUMN else None,
+        bytearray(timestamps) if columns & TIMESTAMPS_COLUMN else None,
+        keys.take() if columns & KEYS_COLUMN else None,
+        values.take() if columns & VALUES_COLUMN else None,
+        header_column if columns & HEADERS_COLUMN else None,
+        bytearray(timestamp_types) if columns & TIMESTAMP_TYPES_COLUMN else None,
     )
 
 

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Per-record work on record sections, one batch at a time; _kernel_pure.py is its twin and says the same in Python.
+"""Validation and hashing of records, one batch at a time; _kernel_pure.py is the pure-Python fallback and documents the functions.
 
 Loops over more than a few kilobytes run without the interpreter's lock.
 """
@@ -100,7 +100,7 @@ cdef void validate(
 def validate_records(
     records, int32_t count, int64_t base_timestamp, bint require_keys, int64_t timestamp_min, int64_t timestamp_max
 ):
-    """Walks a decompressed record section once; see kernel_types.ValidationResult."""
+    """Validate a decompressed record section in one pass; see kernel_types.ValidationResult."""
     cdef Py_buffer view
     cdef Validation found
     PyObject_GetBuffer(records, &view, PyBUF_SIMPLE)
@@ -122,8 +122,10 @@ def validate_records(
 
 
 def inspect_plain_batch(batch, bint require_keys, int64_t timestamp_min, int64_t timestamp_max):
-    """Header fields and true largest timestamp of a whole, uncompressed batch in which all is right but the checksum, which is not
-    looked at; else None. Its twin in _kernel_pure says the same in Python."""
+    """Return the header fields and the actual largest timestamp of a valid batch without attributes, else None.
+
+    The batch must be whole. The checksum and the base offset are not checked.
+    """
     cdef Py_buffer view
     cdef Validation found
     cdef const uint8_t* at
@@ -159,12 +161,14 @@ def inspect_plain_batch(batch, bint require_keys, int64_t timestamp_min, int64_t
 
 
 def split_single_produce(frame):
-    """The parts of a Produce request 9 to 13 that asks for one batch of one partition and acks 1 or all, without a transaction or tags:
-    version, correlation id, acks, the bytes that name the partition, where the batch begins and ends; None for any other.
-    Its twin in _kernel_pure says the same in Python."""
+    """Split a Produce request of version 9 to 13 with one batch for one partition; return None for any other frame.
+
+    The request must have acks 1 or all, no transactional id and no tags. Return version, correlation id, acks, the bytes that name the
+    topic and partition, and the start and end of the batch.
+    """
     cdef Py_buffer view
     cdef const uint8_t* at
-    cdef Py_ssize_t end, place, name
+    cdef Py_ssize_t end, position, name
     cdef int32_t client, acks
     cdef uint32_t size = 0
     cdef int version, shift = 0
@@ -172,37 +176,37 @@ def split_single_produce(frame):
     PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
     at = <const uint8_t*>view.buf
     end = view.len
-    while True:  # once: `break` is the way out
+    while True:  # runs once; `break` leaves it as soon as the frame differs
         if end < REQUEST_HEAD or at[0] != 0 or at[1] != 0 or at[2] != 0:
             break
         version = at[3]
         client = <int16_t>(at[8] << 8 | at[9])
-        place = REQUEST_HEAD + (client if client > 0 else 0)
-        if version < 9 or version > 13 or place + PRODUCE_HEAD > end:
+        position = REQUEST_HEAD + (client if client > 0 else 0)
+        if version < 9 or version > 13 or position + PRODUCE_HEAD > end:
             break
-        acks = <int16_t>(at[place + 2] << 8 | at[place + 3])
+        acks = <int16_t>(at[position + 2] << 8 | at[position + 3])
         # Tags, transactional id (0: null), and an array of one topic.
-        if at[place] != 0 or at[place + 1] != 0 or (acks != 1 and acks != -1) or at[place + 8] != 2:
+        if at[position] != 0 or at[position + 1] != 0 or (acks != 1 and acks != -1) or at[position + 8] != 2:
             break
-        place += PRODUCE_HEAD - 1
-        name = 16 if version == 13 else at[place]
-        if name < 2 or name > 127 or place + name + 6 > end or at[place + name] != 2:
+        position += PRODUCE_HEAD - 1
+        name = 16 if version == 13 else at[position]
+        if name < 2 or name > 127 or position + name + 6 > end or at[position + name] != 2:
             break
         name += 5  # the array of one partition, and its index
-        key = PyBytes_FromStringAndSize(<const char*>at + place, name)
-        place += name
-        while place < end and shift < 35:
-            size |= <uint32_t>(at[place] & 127) << shift
+        key = PyBytes_FromStringAndSize(<const char*>at + position, name)
+        position += name
+        while position < end and shift < 35:
+            size |= <uint32_t>(at[position] & 127) << shift
             shift += 7
-            place += 1
-            if at[place - 1] < 128:
+            position += 1
+            if at[position - 1] < 128:
                 break
-        # Behind the batch: the empty tags of partition, topic and request.
-        if size == 0 or at[place - 1] > 127 or <Py_ssize_t>size - 1 + place + 3 != end:
+        # After the batch: the empty tags of partition, topic and request.
+        if size == 0 or at[position - 1] > 127 or <Py_ssize_t>size - 1 + position + 3 != end:
             break
         if at[end - 3] != 0 or at[end - 2] != 0 or at[end - 1] != 0:
             break
-        found = (version, <int32_t>big32(at + 4), acks, key, place, end - 3)
+        found = (version, <int32_t>big32(at + 4), acks, key, position, end - 3)
         break
     PyBuffer_Release(&view)
     return found
@@ -229,7 +233,7 @@ def partition_for_key(key, int32_t partitions):
 
 
 def allocate(Py_ssize_t size):
-    """A bytearray with anything in it, for a decompressor to fill: zeroing megabytes would stall all other threads."""
+    """Return an uninitialized bytearray for a decompressor to fill: zeroing megabytes would stall all other threads."""
     if size < 0:
         raise ValueError("negative count")
     return PyByteArray_FromStringAndSize(NULL, size)

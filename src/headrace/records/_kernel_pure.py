@@ -141,8 +141,8 @@ def split_single_produce(frame: Buffer) -> tuple[int, int, int, bytes, int, int]
     """
     try:
         api_key, version, correlation_id, client = _REQUEST.unpack_from(frame)
-        place = _REQUEST.size + max(client, 0)
-        tags, transactional_id, acks, _, topics, name = _PRODUCE.unpack_from(frame, place)
+        at = _REQUEST.size + max(client, 0)
+        tags, transactional_id, acks, _, topics, name = _PRODUCE.unpack_from(frame, at)
         if (
             api_key
             or not 9 <= version <= 13
@@ -152,17 +152,17 @@ def split_single_produce(frame: Buffer) -> tuple[int, int, int, bytes, int, int]
             or topics != _ARRAY_OF_ONE
         ):
             return None
-        place += _PRODUCE.size - 1
+        at += _PRODUCE.size - 1
         if version == 13:
             name = _UUID_BYTES
-        if not 2 <= name <= 127 or frame[place + name] != _ARRAY_OF_ONE:
+        if not 2 <= name <= 127 or frame[at + name] != _ARRAY_OF_ONE:
             return None
-        key_end = place + name + 5  # includes the count of the partition array and the partition's index
-        key = bytes(frame[place:key_end])
+        key_end = at + name + 5  # includes the count of the partition array and the partition's index
+        key = bytes(frame[at:key_end])
         size = shift = 0
-        place = key_end
-        for place in range(key_end + 1, key_end + 6):
-            byte = frame[place - 1]
+        at = key_end
+        for at in range(key_end + 1, key_end + 6):
+            byte = frame[at - 1]
             size |= (byte & 127) << shift
             shift += 7
             if byte < 128:
@@ -173,9 +173,9 @@ def split_single_produce(frame: Buffer) -> tuple[int, int, int, bytes, int, int]
         return None
     size &= _INT32_BITS
     end = len(frame) - len(_NO_TAGS)
-    if size == 0 or place + size - 1 != end or frame[end:] != _NO_TAGS:
+    if size == 0 or at + size - 1 != end or frame[end:] != _NO_TAGS:
         return None
-    return version, correlation_id, acks, key, place, end
+    return version, correlation_id, acks, key, at, end
 
 
 def murmur2(key: Buffer) -> int:

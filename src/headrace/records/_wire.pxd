@@ -1,4 +1,4 @@
-"""The bytes of records, read and written: inlined into both compiled modules, no module of its own.
+"""Reading and writing of the fields of records, inlined into the compiled modules.
 
 Every read is checked against the end of its buffer: the input is hostile.
 """
@@ -14,7 +14,7 @@ cdef enum:
     OFFSET_NOT_SEQUENTIAL = 4
     MISSING_KEY = 5
     TIMESTAMP_OUT_OF_RANGE = 6
-    RELEASE_LOCK_BYTES = 4096  # below, giving up the lock and taking it again costs more than the loop
+    RELEASE_LOCK_BYTES = 4096  # below this, releasing and reacquiring the lock costs more than the loop
     RECORD_BYTES_MIN = 7
     NO_TIMESTAMP = -1
 
@@ -36,7 +36,7 @@ cdef inline int read_varint(const uint8_t* data, Py_ssize_t* position, Py_ssize_
     cdef uint32_t value = 0
     cdef uint32_t byte
     cdef int shift = 0
-    if end - at >= 2:  # nearly all have one byte or two
+    if end - at >= 2:  # nearly all values take one or two bytes
         byte = data[at]
         if byte < 0x80:
             position[0] = at + 1
@@ -69,7 +69,7 @@ cdef inline int read_varlong(const uint8_t* data, Py_ssize_t* position, Py_ssize
     cdef uint64_t value = 0
     cdef uint64_t byte
     cdef int shift = 0
-    if end - at >= 2:  # nearly all have one byte or two
+    if end - at >= 2:  # nearly all values take one or two bytes
         byte = data[at]
         if byte < 0x80:
             position[0] = at + 1
@@ -100,7 +100,7 @@ cdef inline int read_varlong(const uint8_t* data, Py_ssize_t* position, Py_ssize
 cdef inline int read_span(
     const uint8_t* data, Py_ssize_t* position, Py_ssize_t end, Py_ssize_t* start, int32_t* length
 ) noexcept nogil:
-    """A length (negative: null) and so many bytes."""
+    """Read a length (negative means null) and that many bytes."""
     if read_varint(data, position, end, length) != OK:
         return MALFORMED
     start[0] = position[0]
@@ -132,7 +132,7 @@ cdef inline int read_fields(const uint8_t* data, Py_ssize_t position, Py_ssize_t
     if read_varint(data, &position, end, &out.header_count) != OK or out.header_count < 0:
         return MALFORMED
     out.headers = position
-    for index in range(out.header_count):  # ends with the bytes, whatever the count says
+    for index in range(out.header_count):  # the end of the bytes bounds it, whatever count is claimed
         if read_span(data, &position, end, &start, &length) != OK or length < 0:
             return MALFORMED
         if read_span(data, &position, end, &start, &length) != OK:
@@ -151,7 +151,7 @@ cdef inline int add(int64_t base, int64_t delta, int64_t* out) noexcept nogil:
 
 
 cdef inline uint32_t hash_key(const uint8_t* data, Py_ssize_t length) noexcept nogil:
-    """murmur2 with Kafka's seed, as a signed 32-bit number's bits."""
+    """murmur2 with Kafka's seed, as the bits of a signed 32-bit number."""
     cdef uint32_t mixed
     cdef uint32_t block
     cdef Py_ssize_t position = 0

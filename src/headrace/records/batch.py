@@ -137,7 +137,7 @@ def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
     found = checksum(buffer, position, header.size)
     if found != header.crc:
         raise CorruptBatch(
-            f"batch at offset {header.base_offset}: checksum is {found:#010x}, header says {header.crc:#010x}"
+            f"batch at offset {header.base_offset}: checksum is {found:#010x}, the header has {header.crc:#010x}"
         )
 
 

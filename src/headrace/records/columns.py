@@ -25,12 +25,12 @@ from headrace.records.builder import BatchBuilder
 from headrace.records.compression import Codec
 from headrace.records.kernel import decode_columns, encode_columns, partitions_for_keys
 from headrace.records.kernel_types import (
-    WANT_HEADERS,
-    WANT_KEYS,
-    WANT_OFFSETS,
-    WANT_TIMESTAMP_TYPES,
-    WANT_TIMESTAMPS,
-    WANT_VALUES,
+    HEADERS_COLUMN,
+    KEYS_COLUMN,
+    OFFSETS_COLUMN,
+    TIMESTAMP_TYPES_COLUMN,
+    TIMESTAMPS_COLUMN,
+    VALUES_COLUMN,
     BinaryColumn,
     Columns,
     HeaderColumn,
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 DECODED_BYTES_MAX = 1024 * 1024 * 1024  # decompressed bytes of all batches in one call
 OFFSET_MAX = 2**63 - 1
 COLUMN_BITS = {
-    "offset": WANT_OFFSETS,
-    "timestamp": WANT_TIMESTAMPS,
-    "timestamp_type": WANT_TIMESTAMP_TYPES,
-    "key": WANT_KEYS,
-    "value": WANT_VALUES,
-    "headers": WANT_HEADERS,
+    "offset": OFFSETS_COLUMN,
+    "timestamp": TIMESTAMPS_COLUMN,
+    "timestamp_type": TIMESTAMP_TYPES_COLUMN,
+    "key": KEYS_COLUMN,
+    "value": VALUES_COLUMN,
+    "headers": HEADERS_COLUMN,
 }
 USUAL_COLUMNS = ("offset", "timestamp", "key", "value")
 MILLISECONDS, MICROSECONDS = "ms", "us"
@@ -73,12 +73,12 @@ def keys_and_values(batch: Buffer, header: BatchHeader) -> Iterator[tuple[bytes 
     Does not need pyarrow.
     """
     check_crc(batch, 0, header)
-    columns = decode_columns([section_of(batch, header)], WANT_KEYS | WANT_VALUES, 0, OFFSET_MAX)
+    columns = decode_columns([section_of(batch, header)], KEYS_COLUMN | VALUES_COLUMN, 0, OFFSET_MAX)
     return zip(each_binary(columns.keys, columns.rows), each_binary(columns.values, columns.rows), strict=True)
 
 
 def each_binary(column: BinaryColumn | None, rows: int) -> list[bytes | None]:
-    assert column is not None, "whoever wants it asks for it"
+    assert column is not None, "the column was requested"
     data, validity = bytes(column.data), column.validity
     ends = memoryview(column.offsets).cast("B").cast("i").tolist()
     found: list[bytes | None] = [data[begin:end] for begin, end in pairwise(ends[: rows + 1])]
@@ -113,11 +113,11 @@ def decode_batches(
         section = section_of(view[position:], header, limit)
         limit -= len(section.records)
         sections.append(section)
-    found = decode_columns(sections, wanted_bits(columns), start_offset, end_offset, timestamp_unit == MICROSECONDS)
+    found = decode_columns(sections, column_bits(columns), start_offset, end_offset, timestamp_unit == MICROSECONDS)
     return record_batch_of(found, columns, timestamp_unit)
 
 
-def wanted_bits(columns: Sequence[str]) -> int:
+def column_bits(columns: Sequence[str]) -> int:
     """Return the column bits for `decode_columns`. Raise ValueError for an unknown column."""
     bits = 0
     for name in columns:
@@ -160,7 +160,7 @@ def _array(found: Columns, name: str, timestamp_unit: str) -> pa.Array:
 
 def each_headers(column: HeaderColumn | None, rows: int) -> list[Headers]:
     """Return the headers of each row, in the form of `Record.headers`."""
-    assert column is not None, "whoever wants it asks for it"
+    assert column is not None, "the column was requested"
     entries = len(column.keys.offsets) // 4 - 1
     if entries == 0:
         return [()] * rows

@@ -25,7 +25,7 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
-Room = Callable[[int], bytearray | memoryview]
+Allocate = Callable[[int], bytearray | memoryview]
 
 
 class TooLarge(CorruptBatch):
@@ -78,34 +78,37 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
     return bytes(library.compress(data, level=level))
 
 
-def decompress(codec: int, data: Buffer, limit: int, room: Room = allocate) -> Buffer:
-    """Decompress into memory that `room` allocates.
+def decompress(codec: int, data: Buffer, limit: int, allocate_buffer: Allocate = allocate) -> Buffer:
+    """Decompress into memory that `allocate_buffer` returns.
 
     Raise TooLarge if the output exceeds `limit` bytes, and CorruptBatch if the data is not valid for the codec.
     """
     if codec == Codec.NONE:
         if len(data) > limit:
-            raise TooLarge(f"{len(data)} bytes are more than the {limit} allowed")
+            raise TooLarge(f"{len(data)} bytes of records exceed the limit of {limit}")
         return data
     if codec == Codec.SNAPPY:
-        return _decompress_snappy(memoryview(data), limit, room)
+        return _decompress_snappy(memoryview(data), limit, allocate_buffer)
     if codec == Codec.GZIP:
-        return _decompress_growing(cramjam.gzip.decompress_into, data, limit, room)
+        return _decompress_growing(cramjam.gzip.decompress_into, data, limit, allocate_buffer)
     if codec == Codec.ZSTD:
-        return _decompress_growing(cramjam.zstd.decompress_into, data, limit, room)
+        return _decompress_growing(cramjam.zstd.decompress_into, data, limit, allocate_buffer)
     if codec == Codec.LZ4:
         _check_lz4_frame(data)
-        return _decompress_growing(cramjam.lz4.decompress_into, data, limit, room)
+        return _decompress_growing(cramjam.lz4.decompress_into, data, limit, allocate_buffer)
     raise CorruptBatch(f"unknown codec {codec}")
 
 
 def _decompress_growing(
-    decompress_into: Callable[[Buffer, bytearray | memoryview], int], data: Buffer, limit: int, room: Room
+    decompress_into: Callable[[Buffer, bytearray | memoryview], int],
+    data: Buffer,
+    limit: int,
+    allocate_buffer: Allocate,
 ) -> Buffer:
     """Decompress into ever larger buffers, for formats that do not declare a trustworthy length."""
     size = min(limit, max(_FIRST_GUESS_BYTES_MIN, _FIRST_GUESS_RATIO * len(data)))
     while True:
-        out = room(size)
+        out = allocate_buffer(size)
         try:
             length = decompress_into(data, out)
         except cramjam.DecompressionError as error:
@@ -117,7 +120,7 @@ def _decompress_growing(
             del out[length:]
             return out
         if size >= limit:
-            raise TooLarge(f"compressed records unfold to more than the {limit} bytes allowed")
+            raise TooLarge(f"compressed records expand to more than the limit of {limit} bytes")
         size = min(limit, size * _GROWTH)
 
 
@@ -129,19 +132,19 @@ def _compress_snappy(data: memoryview) -> bytes:
     return b"".join(parts)
 
 
-def _decompress_snappy(data: memoryview, limit: int, room: Room) -> Buffer:
+def _decompress_snappy(data: memoryview, limit: int, allocate_buffer: Allocate) -> Buffer:
     blocks = [data] if data[:8] != _XERIAL_MAGIC else _xerial_blocks(data)
     sizes = [_snappy_length(block) for block in blocks]
     total = sum(sizes)
     if total > limit:
-        raise TooLarge(f"compressed records unfold to {total} bytes, {limit} are allowed")
-    out = room(total)
+        raise TooLarge(f"compressed records expand to {total} bytes, the limit is {limit}")
+    out = allocate_buffer(total)
     view = memoryview(out)
     position = 0
     try:
         for block, size in zip(blocks, sizes, strict=True):
             if size and cramjam.snappy.decompress_raw_into(block, view[position : position + size]) != size:
-                raise CorruptBatch("a snappy block is shorter than it announces")
+                raise CorruptBatch("a snappy block is shorter than its declared length")
             position += size
     except cramjam.DecompressionError as error:
         raise CorruptBatch(f"compressed records cannot be read: {error}") from None
@@ -176,9 +179,9 @@ def _snappy_length(block: memoryview) -> int:
         length |= (byte & 0x7F) << (7 * index)
         if not byte & 0x80:
             if length > _SNAPPY_RATIO_MAX * len(block):
-                raise CorruptBatch(f"a snappy block of {len(block)} bytes cannot hold {length}")
+                raise CorruptBatch(f"a snappy block of {len(block)} bytes cannot expand to {length}")
             return length
-    raise CorruptBatch("a snappy block does not say how long it is")
+    raise CorruptBatch("a snappy block has no valid length")
 
 
 def _compress_lz4(data: Buffer, level: int) -> bytes:
@@ -203,7 +206,7 @@ def _compress_lz4(data: Buffer, level: int) -> bytes:
 def _check_lz4_frame(data: Buffer) -> None:
     """Raise CorruptBatch unless the data is one frame of independent blocks; Kafka's reader accepts nothing else."""
     if len(data) < len(_LZ4_FRAME_HEADER) or data[:4] != _LZ4_MAGIC:
-        raise CorruptBatch("compressed records are no LZ4 frame")
+        raise CorruptBatch("compressed records are not an LZ4 frame")
     flags = data[4]
     if flags & _LZ4_VERSION_AND_INDEPENDENCE != _LZ4_FRAME_HEADER[4]:
         raise CorruptBatch("the LZ4 frame has linked blocks or an unknown version")

@@ -49,7 +49,7 @@ class TransactionMarker(NamedTuple):
 
 
 CONTROL_VERSION = 0
-MARKERS_KEPT = 16
+MARKER_CACHE_SIZE = 16
 _KEY = Struct(">hh")
 _MARKER_VALUE = Struct(">hi")
 
@@ -97,7 +97,7 @@ def build_marker(
     return batch
 
 
-@lru_cache(MARKERS_KEPT)
+@lru_cache(MARKER_CACHE_SIZE)
 def _marker_batch(marker: TransactionMarker, producer_id: int, producer_epoch: int, timestamp: int) -> bytes:
     """Return the marker batch at offset 0.
 
@@ -129,7 +129,7 @@ def parse_control_type(key: bytes | None) -> int:
 def parse_control_batch(batch: Buffer) -> list[ParsedControlRecord]:
     header = read_header(batch)
     if not header.is_control:
-        raise CorruptBatch(f"batch at {header.base_offset} holds no control records")
+        raise CorruptBatch(f"batch at {header.base_offset} contains no control records")
     return [
         ParsedControlRecord(record.offset, record.timestamp, parse_control_type(record.key), record.value or b"")
         for record in decode_records(batch)

@@ -21,13 +21,13 @@ COPY: Final = 0
 REBUILT: Final = 1
 NOTHING: Final = 2
 
-# Bits of the columns that `decode_columns` may return.
-WANT_OFFSETS: Final = 1
-WANT_TIMESTAMPS: Final = 2
-WANT_KEYS: Final = 4
-WANT_VALUES: Final = 8
-WANT_HEADERS: Final = 16
-WANT_TIMESTAMP_TYPES: Final = 32
+# Bits that select the columns that `decode_columns` returns.
+OFFSETS_COLUMN: Final = 1
+TIMESTAMPS_COLUMN: Final = 2
+KEYS_COLUMN: Final = 4
+VALUES_COLUMN: Final = 8
+HEADERS_COLUMN: Final = 16
+TIMESTAMP_TYPES_COLUMN: Final = 32
 
 RECORD_ERRORS_MAX: Final = 16  # bad records reported per batch, which may have a million of them
 SECTION_BYTES_MAX: Final = 2**31 - 1  # total of all sections in one decode: Arrow's binary columns have 32-bit offsets
@@ -101,7 +101,7 @@ class Section(NamedTuple):
 
 
 class MalformedSection(CorruptBatch):
-    """A section that contradicts its header or structure; `index` and `status` say where and how."""
+    """A section that contradicts its header or structure; `index` and `status` tell where and how."""
 
     def __init__(self, section: int, index: int, status: int) -> None:
         super().__init__(f"batch {section}, record {index}: malformed (status {status})")

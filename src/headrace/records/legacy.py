@@ -74,7 +74,7 @@ def check_any_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
     found = crc32(memoryview(buffer)[position + _CHECKED_FROM : position + header.size])
     if found != header.crc:
         raise CorruptBatch(
-            f"message at offset {header.base_offset}: checksum is {found:#010x}, its header says {header.crc:#010x}"
+            f"message at offset {header.base_offset}: checksum is {found:#010x}, its header has {header.crc:#010x}"
         )
 
 

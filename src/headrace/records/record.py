@@ -68,7 +68,7 @@ def read_record(section: memoryview, position: int, base_offset: int, base_times
     value, position = _read_bytes(body, position)
     headers, position = _read_headers(body, position)
     if position != end:
-        raise CorruptBatch(f"record says {length} bytes, its fields take {length - end + position}")
+        raise CorruptBatch(f"a record of {length} bytes has fields of {length - end + position}")
     offset, timestamp = base_offset + offset_delta, base_timestamp + timestamp_delta
     if not (_INT64_MIN <= offset <= _INT64_MAX and _INT64_MIN <= timestamp <= _INT64_MAX):
         raise CorruptBatch(f"record has offset {offset} and timestamp {timestamp}")
@@ -89,7 +89,7 @@ def _read_headers(body: memoryview, position: int) -> tuple[Headers, int]:
     if count == 0:
         return (), position
     if count < 0 or count > (len(body) - position) // _HEADER_BYTES_MIN:
-        raise CorruptBatch(f"record says {count} headers in {len(body) - position} bytes")
+        raise CorruptBatch(f"a record claims {count} headers in {len(body) - position} bytes")
     headers = []
     for _ in range(count):
         key, position = _read_bytes(body, position)

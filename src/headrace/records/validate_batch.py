@@ -82,7 +82,7 @@ def read_produced_header(records: Buffer) -> BatchHeader:
 def _look_closer(records: Buffer) -> BatchHeader:
     size = _whole_batch(records, 0)
     if size is None:
-        raise KafkaError(ErrorCode.INVALID_RECORD, "there is no whole record batch")
+        raise KafkaError(ErrorCode.INVALID_RECORD, "the request contains no complete record batch")
     magic = records[layout.LENGTH_OVERHEAD_BYTES + 4]
     if magic != layout.MAGIC:
         raise KafkaError(ErrorCode.INVALID_RECORD, f"the batch has magic {magic}, only {layout.MAGIC} is accepted")
@@ -108,7 +108,7 @@ def _whole_batch(records: Buffer, position: int) -> int | None:
         return None
     size, magic = layout.peek_size_and_magic(records, position)
     if not 0 <= magic <= layout.MAGIC:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"there is no magic {magic}")
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"unknown magic {magic}")
     return size if size <= left else None
 
 
@@ -126,7 +126,7 @@ def check_produced_batch(
     A record timestamp of -1 means no timestamp and is within any range.
     """
     if header.batch_length + layout.LENGTH_OVERHEAD_BYTES != len(batch):
-        raise KafkaError(ErrorCode.INVALID_RECORD, f"the batch says {header.size} bytes, there are {len(batch)}")
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"the batch claims {header.size} bytes, {len(batch)} were received")
     if header.base_offset != 0:
         raise KafkaError(ErrorCode.INVALID_RECORD, f"the batch begins at offset {header.base_offset} instead of 0")
     if crc32c(batch[CRC_START:]) != header.crc:
@@ -166,7 +166,7 @@ def _refuse_attributes(attributes: int) -> NoReturn:
 
 def _decompress(codec: int, records: Buffer, limit: int) -> Buffer:
     if codec > _CODEC_MAX:
-        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"there is no codec {codec}")
+        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown codec {codec}")
     try:
         return decompress(codec, records, limit)
     except TooLarge as error:

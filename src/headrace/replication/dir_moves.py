@@ -3,7 +3,7 @@
 The copy is `<topic>-<partition>.<unique>-future` in the target directory. When it is nearly complete it is synced, and the new
 directory is recorded in the metadata log. The rest is copied in the turn of the event loop that gives the copy the log's name.
 Only then is the old log removed: if a crash leaves both, the metadata log decides. A move that is interrupted by a stop is
-forgotten: the copy is removed, and the replica stays where it was.
+not resumed: the copy is removed, and the replica stays where it was.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.base.ids import TopicPartition, new_uuid
 from headrace.replication.directories import Directories
 from headrace.replication.partition import Partition
 from headrace.replication.replicas import Replicas
-from headrace.storage.files import is_passing
+from headrace.storage.files import is_transient
 from headrace.storage.log import Log
 from headrace.storage.log_dirs import LogDir
 from headrace.storage.names import FUTURE_DIR_SUFFIX, marked_dir_name
@@ -54,14 +54,14 @@ class DirMoves:
         replicas: Replicas,
         directories: Directories,
         clock: Clock,
-        chance: Random,
+        random: Random,
         loop: asyncio.AbstractEventLoop,
         bytes_per_second: Callable[[], int],
     ) -> None:
         self._replicas = replicas
         self._directories = directories
         self._clock = clock
-        self._chance = chance
+        self._random = random
         self._loop = loop
         self._bytes_per_second = bytes_per_second
         self._moves: dict[TopicPartition, _Move] = {}
@@ -83,11 +83,11 @@ class DirMoves:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._directories.missing[path])
         log_dir = next((one for one in self._directories.all() if one.path == path), None)
         if log_dir is None:
-            raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is none of log.dirs")
+            raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is not in log.dirs")
         if log_dir.failure is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log_dir.failure)
         if self._directories.is_cordoned(log_dir):
-            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{path} is cordoned: it takes no more partitions")
+            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{path} is cordoned: it accepts no new partitions")
         partition = self._replicas.get(topic, index)
         if partition.offline is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, partition.offline)
@@ -106,7 +106,9 @@ class DirMoves:
     def clean_up(self) -> None:
         """Remove the copies that an earlier run did not finish."""
         for log_dir, path in self._leftovers:
-            log.warning("%s is a move that did not end: it is removed, and the replica stays where it is", path)
+            log.warning(
+                "%s is the copy of a move that was interrupted; removing it, the replica stays in its directory", path
+            )
             self._loop.run_in_executor(None, log_dir.files.remove, path)
         self._leftovers = []
 
@@ -130,7 +132,7 @@ class DirMoves:
             move.task.cancel()
 
     async def _run(self, partition: Partition, move: _Move) -> None:
-        path = f"{move.log_dir.path}/{marked_dir_name(partition.name, new_uuid(self._chance).hex(), FUTURE_DIR_SUFFIX)}"
+        path = f"{move.log_dir.path}/{marked_dir_name(partition.name, new_uuid(self._random).hex(), FUTURE_DIR_SUFFIX)}"
         opening = partial(
             Log.open,
             move.log_dir.files,
@@ -150,13 +152,15 @@ class DirMoves:
             await self._copy(partition, move, future)
             old = self._exchange(partition, move, future)
         except OSError as error:
-            log.error("%s could not be moved to %s: %s", partition.name, move.log_dir.path, error)
-            if not is_passing(error):
+            log.error(
+                "%s could not be moved to %s: %s; it stays in its directory", partition.name, move.log_dir.path, error
+            )
+            if not is_transient(error):
                 self._replicas.fail_directory(move.log_dir, error)
         except (HeadraceError, CorruptData, ValueError) as error:
-            log.error("%s was not moved to %s: %s", partition.name, move.log_dir.path, error)
+            log.error("%s was not moved to %s: %s; it stays in its directory", partition.name, move.log_dir.path, error)
         else:
-            log.info("%s lies in %s now", partition.name, move.log_dir.path)
+            log.info("%s was moved to %s", partition.name, move.log_dir.path)
             self._finishing[partition.name] = self._loop.create_task(self._finish(partition, old))
             return
         finally:
@@ -164,7 +168,7 @@ class DirMoves:
                 del self._moves[partition.name]
             if move.future is not None and partition.log is not move.future:
                 move.future.abandon()
-                self._replicas.stays(partition)
+                self._replicas.cancel_move(partition)
         if move.log_dir.failure is None:
             await self._in_thread(partial(move.log_dir.files.remove, path))
 
@@ -175,7 +179,7 @@ class DirMoves:
             await asyncio.shield(finishing)
         path = move.log_dir.partition_path(partition.name)
         if move.log_dir.files.exists(path):
-            raise Superseded(f"{path} exists, and nobody knows what it holds")
+            raise Superseded(f"{path} already exists and does not belong to this move; remove it first")
 
     async def _copy(self, partition: Partition, move: _Move, future: Log) -> None:
         """Copy until little is missing, all of the copy is on disk and no sync of the old log is running."""
@@ -224,7 +228,7 @@ class DirMoves:
         if partition.offline is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, partition.offline)
         if partition not in self._replicas.all() or self._moves.get(partition.name) is not move:
-            raise Superseded(f"{partition.name} was deleted, or is to go elsewhere")
+            raise Superseded(f"{partition.name} was deleted, or is to be moved to another directory")
 
     def _exchange(self, partition: Partition, move: _Move, future: Log) -> Log:
         """Copy the rest and exchange the logs in one turn, so that no append comes in between; return the old log."""
@@ -243,7 +247,7 @@ class DirMoves:
         # The copy gets its name BEFORE the old log is removed: a crash may leave two replicas, but never none.
         path = move.log_dir.partition_path(partition.name)
         future.files.rename(future.directory, path)
-        future.follow(path)
+        future.set_directory(path)
         # Until `_finish` has synced the new name, a power failure brings the old log back.
         future.recovery_point = max(future.log_start, min(future.recovery_point, old.recovery_point))
         self._replicas.moving.discard(partition.name)
@@ -256,10 +260,14 @@ class DirMoves:
             await asyncio.shield(partition.commit.sync())
             if partition.offline is not None:
                 return  # the state of the new disk is unknown: keep the old log
-            path = await self._in_thread(partial(old.delete_directory, new_uuid(self._chance).hex()))
+            path = await self._in_thread(partial(old.delete_directory, new_uuid(self._random).hex()))
             await self._in_thread(partial(old.files.remove, path))
         except OSError as error:
-            log.error("%s is not needed any more and could not be removed: %s", old.directory, error)
+            log.error(
+                "%s is no longer needed and could not be removed: %s; remove it after the next stop",
+                old.directory,
+                error,
+            )
         finally:
             del self._finishing[partition.name]
 
@@ -271,7 +279,7 @@ def _missing_bytes(log: Log, future: Log) -> int:
     if future.log_end >= log.log_end:
         return 0
     segment = log.segments.floor(future.log_end)
-    place = None if segment is None else segment.locate(future.log_end)
-    if segment is None or place is None or segment is not log.segments.active:
+    batch = None if segment is None else segment.locate(future.log_end)
+    if segment is None or batch is None or segment is not log.segments.active:
         return REST_BYTES + 1
-    return segment.size - place.position
+    return segment.size - batch.position

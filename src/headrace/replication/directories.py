@@ -50,7 +50,7 @@ class Directories:
         return [log_dir.meta.directory_id for log_dir in self.online() if log_dir.meta is not None]
 
     def cordon(self, paths: Collection[str]) -> bool:
-        """Replace the set of cordoned directories; return True if it changed, which the controller must learn."""
+        """Replace the set of cordoned directories; return True if it changed, which must be reported to the controller."""
         before, self._cordoned = self._cordoned, frozenset(paths)
         return before != self._cordoned
 
@@ -75,41 +75,41 @@ class Directories:
         """Mark a directory as failed; return the exception to stop the node with if it cannot run without it."""
         log_dir.failure = f"{log_dir.path} has failed ({_text(error)})"
         if log_dir.path == self._metadata_dir:
-            return StorageFailed(f"{log_dir.failure}, and with it the metadata log")
+            return StorageFailed(f"{log_dir.failure}, and the metadata log is in it")
         if not self.online():
-            return StorageFailed(f"{log_dir.failure}, and there is no other of log.dirs left")
+            return StorageFailed(f"{log_dir.failure}, and no other directory of log.dirs is left")
         return None
 
-    def holds(self, log_dir: LogDir, by: int = 1) -> None:
+    def count_partition(self, log_dir: LogDir, by: int = 1) -> None:
         """Add `by` to the number of partitions in a directory."""
         self._counts[log_dir.path] += by
 
-    def place(self, name: TopicPartition, state: PartitionState, node_id: NodeId, *, is_new: bool) -> LogDir:
+    def directory_for(self, name: TopicPartition, state: PartitionState, node_id: NodeId, *, is_new: bool) -> LogDir:
         """Return the directory for a log that was not found in any.
 
         Raise KafkaError KAFKA_STORAGE_ERROR if the log should exist.
         """
-        wanted = state.directory(node_id)
-        known = next((d for d in self._log_dirs if d.meta is not None and d.meta.directory_id == wanted), None)
+        assigned = state.directory(node_id)
+        known = next((d for d in self._log_dirs if d.meta is not None and d.meta.directory_id == assigned), None)
         # A log that was not found may be in a directory that cannot be read.
-        gone = next(iter([*self.missing.values(), *(d.failure for d in self._log_dirs if d.failure)]), None)
+        unreadable = next(iter([*self.missing.values(), *(d.failure for d in self._log_dirs if d.failure)]), None)
         if known is not None:
             if known.failure is not None:
                 raise _offline(name, known.failure)
-            if gone is not None and not is_new:
-                # An interrupted move: metadata records the new directory BEFORE the log is there.
-                raise _offline(name, f"{gone}, and it does not lie in {known.path}, where it should")
+            if unreadable is not None and not is_new:
+                # An interrupted move: metadata records the new directory BEFORE the log is moved there.
+                raise _offline(name, f"{unreadable}, and the log is not in {known.path}, where metadata expects it")
             return known
-        if wanted in (None, UNASSIGNED, MIGRATING):
-            if gone is not None and not is_new:
-                raise _offline(name, gone)
-        elif gone is not None or len(state.replicas) == 1:
+        if assigned in (None, UNASSIGNED, MIGRATING):
+            if unreadable is not None and not is_new:
+                raise _offline(name, unreadable)
+        elif unreadable is not None or len(state.replicas) == 1:
             # There may be no other copy of its records: an offline partition is better than an empty one.
-            why = gone or f"it lies in directory {uuid_text(wanted or ZERO_UUID)}, which is none of log.dirs"
-            raise _offline(name, f"{why}; bring it back, or delete the topic to go on without its records")
-        return self._roomiest()
+            why = unreadable or f"its directory {uuid_text(assigned or ZERO_UUID)} is not in log.dirs"
+            raise _offline(name, f"{why}; restore the directory, or delete the topic to continue without its records")
+        return self._least_used()
 
-    def _roomiest(self) -> LogDir:
+    def _least_used(self) -> LogDir:
         """Return the directory with the fewest partitions, as Kafka does, that is not cordoned if possible."""
         online = self.online()
         if not online:

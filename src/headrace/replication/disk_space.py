@@ -11,14 +11,14 @@ from headrace.storage.log_dirs import LogDir
 def full_log_dirs(log_dirs: Iterable[LogDir], partitions: Iterable[Partition]) -> list[LogDir]:
     """Return the log dirs that have less space than the smallest batch that their partitions refused most recently.
 
-    Only a refusal makes a log dir full: a volume may keep a reserve for some users, so its free space alone says little.
+    Only a refusal makes a log dir full: a volume may keep a reserve for some users, so its free space alone is no indication.
     """
-    lacking: dict[str, int] = {}
+    bytes_needed: dict[str, int] = {}
     for partition in partitions:
-        if partition.lacks_bytes is not None and partition.offline is None:
+        if partition.free_bytes_needed is not None and partition.offline is None:
             path = partition.log.directory.rpartition("/")[0]
-            lacking[path] = min(partition.lacks_bytes, lacking.get(path, partition.lacks_bytes))
-    return [log_dir for log_dir in log_dirs if _usable_bytes(log_dir) < lacking.get(log_dir.path, 0)]
+            bytes_needed[path] = min(partition.free_bytes_needed, bytes_needed.get(path, partition.free_bytes_needed))
+    return [log_dir for log_dir in log_dirs if _usable_bytes(log_dir) < bytes_needed.get(log_dir.path, 0)]
 
 
 def _usable_bytes(log_dir: LogDir) -> int:

@@ -92,7 +92,7 @@ class GroupCommit:
             return None
         self._log.not_synced(plan)
         if isinstance(error, Unsynced):
-            log.warning("%s is not on disk yet: %s; it is tried again", self._log.topic_partition, error)
+            log.warning("%s could not be synced: %s; retrying", self._log.topic_partition, error)
             return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._log.topic_partition}: {error.strerror}")
         # A failed fsync may have dropped the dirty pages: what is on disk is unknown, so it is never retried.
         if isinstance(error, OSError):

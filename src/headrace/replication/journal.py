@@ -59,10 +59,10 @@ class PartitionJournal(Generic[Record]):
         self.guard = OPEN  # guard of the transaction in which the current decision writes
         self._committed: list[Callable[[int], None]] = []
         self._lost: list[Callable[[], None]] = []
-        self._told = self.committed_offset()
+        self._reported_offset = self.committed_offset()
         self._is_lost = False
         self._advanced: asyncio.Future[None] | None = None  # done at the next commit, for `settled`
-        partition.watch(self._woken)
+        partition.watch(self._on_partition_changed)
 
     @property
     def leads(self) -> bool:
@@ -72,7 +72,7 @@ class PartitionJournal(Generic[Record]):
 
     def next_offset(self) -> int:
         if not self.leads:
-            raise NotLeader(f"{self.partition.name} is led elsewhere, or again")
+            raise NotLeader(f"{self.partition.name} has a new leader, or a new leader epoch")
         return self.partition.log.log_end
 
     def append(self, records: Sequence[Record]) -> int:
@@ -84,12 +84,14 @@ class PartitionJournal(Generic[Record]):
         now_ms = self._clock.now_ms()
         first: Any = records[0]
         if type(first) is MarkerRecord:
-            assert len(records) == 1, "a marker is decided alone"
+            assert len(records) == 1, "a marker is the only record of its decision"
             return self._append_marker(first, now_ms)
         producer: Producer | None = getattr(first, "producer", None)
         builder = BatchBuilder()
         for record in records:
-            assert getattr(record, "producer", None) == producer, "a decision is of one transaction, or of none"
+            assert getattr(record, "producer", None) == producer, (
+                "all records of a decision belong to one transaction, or to none"
+            )
             builder.append(now_ms, *self._encode(record))
         if producer is not None:
             return self._append_of_producer(builder, producer, now_ms)
@@ -130,24 +132,24 @@ class PartitionJournal(Generic[Record]):
     def committed_offset(self) -> int:
         return self.partition.high_watermark - 1
 
-    def on_committed(self, tell: Callable[[int], None]) -> None:
-        self._committed.append(tell)
+    def on_committed(self, callback: Callable[[int], None]) -> None:
+        self._committed.append(callback)
 
-    def on_lost(self, tell: Callable[[], None]) -> None:
-        self._lost.append(tell)
+    def on_lost(self, callback: Callable[[], None]) -> None:
+        self._lost.append(callback)
 
     def close(self) -> None:
         """Stop following the partition; no callback is called any more."""
         self._is_lost = True
-        self.partition.unwatch(self._woken)
+        self.partition.unwatch(self._on_partition_changed)
 
     # --- following the partition
 
-    def _woken(self) -> None:
+    def _on_partition_changed(self) -> None:
         """Schedule `_look` for the next turn, when the append or leader change that caused the call is complete."""
-        self._loop.call_soon(self._look)
+        self._loop.call_soon(self._check_partition)
 
-    def _look(self) -> None:
+    def _check_partition(self) -> None:
         if self._is_lost:
             return
         if not self.leads:
@@ -155,9 +157,9 @@ class PartitionJournal(Generic[Record]):
             for lost in self._lost:
                 lost()
             return
-        self.partition.watch(self._woken)
-        if (offset := self.committed_offset()) > self._told:
-            self._told = offset
+        self.partition.watch(self._on_partition_changed)
+        if (offset := self.committed_offset()) > self._reported_offset:
+            self._reported_offset = offset
             for committed in self._committed:
                 committed(offset)
             if self._advanced is not None and not self._advanced.done():
@@ -170,7 +172,7 @@ class PartitionJournal(Generic[Record]):
         end = self.partition.log.log_end
         while self.partition.high_watermark < end:
             if not self.leads:
-                raise NotLeader(f"{self.partition.name} is led elsewhere, or again")
+                raise NotLeader(f"{self.partition.name} has a new leader, or a new leader epoch")
             self._advanced = self._loop.create_future()
             await self._advanced
 
@@ -190,7 +192,7 @@ class PartitionJournal(Generic[Record]):
             except ValueError as error:
                 # The file was closed in the meantime: compaction or a move to another directory has replaced it.
                 if found.range.file is closed:
-                    raise NotLeader(f"{self.partition.name} is gone") from error
+                    raise NotLeader(f"{self.partition.name} was deleted") from error
                 closed = found.range.file
                 continue
             reached = offset
@@ -198,7 +200,7 @@ class PartitionJournal(Generic[Record]):
                 reached = header.last_offset + 1
                 for piece in self._slices(memoryview(data)[position : position + header.size], header):
                     if not self.leads:
-                        raise NotLeader(f"{self.partition.name} is led elsewhere, or again")
+                        raise NotLeader(f"{self.partition.name} has a new leader, or a new leader epoch")
                     yield header.base_offset, piece
             if reached == offset:
                 raise CorruptData(f"{self.partition.name} has no batch at offset {offset}")

@@ -1,6 +1,6 @@
-"""The logs in this node's directories: found at startup, opened in a thread, renamed if no topic owns them.
+"""The logs in this node's directories: found at startup, opened in a thread, renamed if no topic claims them.
 
-A log that cannot be opened is broken. It still belongs to its topic: it is not a stray, and no empty log may replace it.
+A log that cannot be opened is broken. It still belongs to its topic: it is not renamed, and no empty log may replace it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.storage.checkpoints import (
     LOG_START_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
 )
-from headrace.storage.files import Files, is_passing
+from headrace.storage.files import Files, is_transient
 from headrace.storage.log import Log
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_dirs import LogDir
@@ -38,11 +38,11 @@ OpenedLog = tuple[Log, RecoveryReport]
 
 
 class Broken(NamedTuple):
-    """A log that could not be opened. It is offline until a restart, or until a retry if it `passes`."""
+    """A log that could not be opened. It is offline until a restart, or until a retry if the cause was transient."""
 
     why: str
     log_dir: LogDir | None  # directory of its records, if they were found
-    passes: bool = False  # whether the cause was a lack of disk space, descriptors or memory
+    is_transient: bool = False  # whether the cause was a lack of disk space, descriptors or memory
 
 
 class Opened(NamedTuple):
@@ -57,17 +57,17 @@ class LocalLogs:
         self,
         directories: Directories,
         node_id: NodeId,
-        chance: Random,
+        random: Random,
         loop: asyncio.AbstractEventLoop,
         on_failure: Callable[[LogDir, OSError], None],
     ) -> None:
         self.directories = directories
         self._node_id = node_id
-        self._chance = chance
+        self._random = random
         self._loop = loop
         self._on_failure = on_failure
         self._found: dict[TopicPartition, LogDir] = {}  # logs found at startup that are not open yet
-        self._twins: dict[TopicPartition, LogDir] = {}  # second directories of those, after an interrupted move
+        self._duplicates: dict[TopicPartition, LogDir] = {}  # second directories of those, after an interrupted move
         self._loaded = False  # whether the first image was applied; partitions from then on are new
         self._in_threads: dict[asyncio.Future[None], None] = {}
         self.stored = StoredOffsets()
@@ -75,48 +75,48 @@ class LocalLogs:
 
     # --- startup
 
-    def look_around(self) -> None:
+    def find_logs(self) -> None:
         """Find the log directories and checkpoints that the last run left."""
         for log_dir in self.directories.online():
             try:
-                self._look_into(log_dir)
+                self._find_logs_in(log_dir)
             except OSError as error:
                 self._on_failure(log_dir, error)
 
-    def _look_into(self, log_dir: LogDir) -> None:
+    def _find_logs_in(self, log_dir: LogDir) -> None:
         contents = log_dir.contents()
         for path in contents.deleted:
             self.in_thread(log_dir.files.remove, path)
         self.stored.load(log_dir)
         for damage in log_dir.checkpoint_damage:
-            log.warning("%s; the offsets are worked out from the logs instead", damage)
+            log.warning("%s; computing the offsets from the logs instead", damage)
         for name in contents.partitions:
             if name in self._found:
-                self._twins[name] = log_dir
+                self._duplicates[name] = log_dir
             else:
                 self._found[name] = log_dir
-                self.directories.holds(log_dir)
+                self.directories.count_partition(log_dir)
 
-    def put_strays_aside(self) -> None:
+    def rename_unclaimed_logs(self) -> None:
         """Rename the directories that no topic of the first image claims, for an operator to inspect."""
-        for name, log_dir in [*self._found.items(), *self._twins.items()]:
-            log.warning("%s belongs to no topic of this cluster", log_dir.partition_path(name))
-            self._put_aside(name, log_dir)
+        for name, log_dir in [*self._found.items(), *self._duplicates.items()]:
+            log.warning("%s belongs to no topic of this cluster; renaming it", log_dir.partition_path(name))
+            self._rename_as_stray(name, log_dir)
         for log_dir in self._found.values():
-            self.directories.holds(log_dir, -1)
+            self.directories.count_partition(log_dir, -1)
         self._found.clear()
-        self._twins.clear()
+        self._duplicates.clear()
         self._loaded = True
 
-    def _put_aside(self, name: TopicPartition, log_dir: LogDir) -> None:
+    def _rename_as_stray(self, name: TopicPartition, log_dir: LogDir) -> None:
         path = log_dir.partition_path(name)
-        stray = f"{log_dir.path}/{marked_dir_name(name, new_uuid(self._chance).hex(), STRAY_DIR_SUFFIX)}"
+        stray = f"{log_dir.path}/{marked_dir_name(name, new_uuid(self._random).hex(), STRAY_DIR_SUFFIX)}"
         try:
             log_dir.files.rename(path, stray)
         except OSError as error:
-            log.error("%s cannot be renamed: %s", path, error)
+            log.error("%s could not be renamed: %s; it is ignored until the next start", path, error)
         else:
-            log.warning("%s was renamed to %s", path, stray)
+            log.warning("%s was renamed to %s; delete it if its records are not needed", path, stray)
 
     def waiting_in(self, log_dir: LogDir) -> int:
         """Return how many logs of a directory are not open yet."""
@@ -130,23 +130,23 @@ class LocalLogs:
         image: Image,
         config: Callable[[str], LogConfig],
         now_ms: int,
-        still: Callable[[TopicPartition, Uuid], bool],
+        is_current: Callable[[TopicPartition, Uuid], bool],
     ) -> tuple[list[Opened], list[TopicPartition]]:
         """Open the logs of `names`; return the open ones and the names that must be reconciled again.
 
-        `still` is called afterwards, to see whether a name still belongs to the topic with that id.
+        `is_current` is called afterwards, to find out whether a name still belongs to the topic with that id.
         """
-        placed = [(name, log_dir) for name in names if (log_dir := self._place(name, image)) is not None]
-        if not placed:
+        chosen = [(name, log_dir) for name in names if (log_dir := self._directory_for(name, image)) is not None]
+        if not chosen:
             return [], []
         openings = [
             self._opening(name, log_dir, image.topics[name.topic].id, config(name.topic), now_ms)
-            for name, log_dir in placed
+            for name, log_dir in chosen
         ]
         results = await self._loop.run_in_executor(None, lambda: [_attempt(opening) for opening in openings])
         opened: list[Opened] = []
         again: list[TopicPartition] = []
-        for (name, log_dir), result in zip(placed, results, strict=True):
+        for (name, log_dir), result in zip(chosen, results, strict=True):
             if not isinstance(result, Exception):
                 opened.append(self._take(name, log_dir, *result))
             elif (
@@ -154,22 +154,22 @@ class LocalLogs:
                 and result.code is ErrorCode.INCONSISTENT_TOPIC_ID
                 and name in self._found
             ):
-                if still(name, image.topics[name.topic].id):
-                    self.set_aside(name, self._found.pop(name))
+                if is_current(name, image.topics[name.topic].id):
+                    self.delete_unopened(name, self._found.pop(name))
                 again.append(name)  # the directory may belong to the topic that has the name by now
             elif not self._note(name, log_dir, result):
                 again.append(name)
         return opened, again
 
-    def _place(self, name: TopicPartition, image: Image) -> LogDir | None:
+    def _directory_for(self, name: TopicPartition, image: Image) -> LogDir | None:
         """Return the directory of an existing or new log; None, after marking it broken, if that cannot be used."""
-        self._choose_twin(name, image)
+        self._choose_duplicate(name, image)
         found = self._found.get(name)
         try:
             if found is None:
                 state = image.topics[name.topic].partitions[name.partition]
-                log_dir = self.directories.place(name, state, self._node_id, is_new=self._loaded)
-                self.directories.holds(log_dir)
+                log_dir = self.directories.directory_for(name, state, self._node_id, is_new=self._loaded)
+                self.directories.count_partition(log_dir)
                 return log_dir
             if found.failure is None:
                 return found
@@ -178,22 +178,22 @@ class LocalLogs:
             self._break(name, Broken(error.message, self._found.pop(name, None)))
             return None
 
-    def _choose_twin(self, name: TopicPartition, image: Image) -> None:
-        """Choose between two directories of the same replica by what metadata says.
+    def _choose_duplicate(self, name: TopicPartition, image: Image) -> None:
+        """Choose between two directories of the same replica according to metadata.
 
         A move was interrupted: metadata records the new directory BEFORE it is used.
         """
-        twin = self._twins.pop(name, None)
+        duplicate = self._duplicates.pop(name, None)
         found = self._found.get(name)
-        if twin is None or found is None:
+        if duplicate is None or found is None:
             return
-        wanted = image.topics[name.topic].partitions[name.partition].directory(self._node_id)
-        if twin.meta is not None and twin.meta.directory_id == wanted:
-            self._found[name], twin = twin, found
-            self.directories.holds(self._found[name])
-            self.directories.holds(twin, -1)
-        log.warning("%s lies in two directories: the one in %s is put aside", name, twin.path)
-        self._put_aside(name, twin)
+        assigned = image.topics[name.topic].partitions[name.partition].directory(self._node_id)
+        if duplicate.meta is not None and duplicate.meta.directory_id == assigned:
+            self._found[name], duplicate = duplicate, found
+            self.directories.count_partition(self._found[name])
+            self.directories.count_partition(duplicate, -1)
+        log.warning("%s was found in two directories; ignoring the one in %s and renaming it", name, duplicate.path)
+        self._rename_as_stray(name, duplicate)
 
     def _opening(
         self, name: TopicPartition, log_dir: LogDir, topic_id: Uuid, config: LogConfig, now_ms: int
@@ -217,22 +217,22 @@ class LocalLogs:
     def _take(self, name: TopicPartition, log_dir: LogDir, opened: Log, report: RecoveryReport) -> Opened:
         for message in report.messages():
             log.warning("recovery: %s", message)
-        was_there = self._found.pop(name, None) is not None
-        if was_there:
+        existed = self._found.pop(name, None) is not None
+        if existed:
             opened.cleaned_to = self.stored.get(CLEANER_CHECKPOINT, name)
         return Opened(
-            name, opened, log_dir, self.stored.get(HIGH_WATERMARK_CHECKPOINT, name) if was_there else opened.log_start
+            name, opened, log_dir, self.stored.get(HIGH_WATERMARK_CHECKPOINT, name) if existed else opened.log_start
         )
 
     def _note(self, name: TopicPartition, log_dir: LogDir, error: Exception) -> bool:
         """Mark a log that could not be opened as broken; return False if another directory can be tried."""
-        was_there = self._found.pop(name, None) is not None
-        if not was_there:
-            self.directories.holds(log_dir, -1)
-        if isinstance(error, OSError) and is_passing(error):
-            where = log_dir if was_there else None
-            self._break(name, Broken(f"{name} is offline: {error.strerror}", where, passes=True))
-        elif isinstance(error, OSError) and not was_there:
+        existed = self._found.pop(name, None) is not None
+        if not existed:
+            self.directories.count_partition(log_dir, -1)
+        if isinstance(error, OSError) and is_transient(error):
+            where = log_dir if existed else None
+            self._break(name, Broken(f"{name} is offline: {error.strerror}", where, is_transient=True))
+        elif isinstance(error, OSError) and not existed:
             # A directory in which not even an empty log can be created has failed.
             self._on_failure(log_dir, error)
             return False
@@ -246,7 +246,7 @@ class LocalLogs:
 
     def retry_broken(self) -> list[TopicPartition]:
         """Stop treating logs as broken that only lacked resources; return their names, to be reconciled again."""
-        names = [name for name, broken in self.broken.items() if broken.passes]
+        names = [name for name, broken in self.broken.items() if broken.is_transient]
         for name in names:
             log_dir = self.broken.pop(name).log_dir
             if log_dir is not None:
@@ -255,32 +255,34 @@ class LocalLogs:
 
     # --- deleting
 
-    def forget_broken(self, name: TopicPartition) -> None:
+    def delete_broken(self, name: TopicPartition) -> None:
         """Remove a broken log whose topic was deleted."""
         log_dir = self.broken.pop(name).log_dir
         if log_dir is not None and log_dir.failure is None:
-            self.set_aside(name, log_dir)
+            self.delete_unopened(name, log_dir)
 
-    def set_aside(self, name: TopicPartition, log_dir: LogDir) -> None:
+    def delete_unopened(self, name: TopicPartition, log_dir: LogDir) -> None:
         """Rename the directory of a deleted topic, whose name may already be reused, and remove it in a thread."""
-        path = f"{log_dir.path}/{marked_dir_name(name, new_uuid(self._chance).hex(), DELETE_DIR_SUFFIX)}"
-        self.directories.holds(log_dir, -1)
+        path = f"{log_dir.path}/{marked_dir_name(name, new_uuid(self._random).hex(), DELETE_DIR_SUFFIX)}"
+        self.directories.count_partition(log_dir, -1)
         try:
             log_dir.files.rename(log_dir.partition_path(name), path)
         except OSError as error:
-            log.error("%s could not be deleted: %s", name, error)
+            log.error("%s could not be deleted: %s; delete its directory after the next stop", name, error)
         else:
             self.in_thread(log_dir.files.remove, path)
 
     def delete(self, opened: Log, log_dir: LogDir) -> None:
         """Rename the directory at once, which frees its name, and remove the files in a thread."""
-        self.directories.holds(log_dir, -1)
+        self.directories.count_partition(log_dir, -1)
         if log_dir.failure is not None:
             return
         try:
-            path = opened.delete_directory(new_uuid(self._chance).hex())
+            path = opened.delete_directory(new_uuid(self._random).hex())
         except OSError as error:
-            log.error("%s could not be deleted: %s", opened.topic_partition, error)
+            log.error(
+                "%s could not be deleted: %s; delete its directory after the next stop", opened.topic_partition, error
+            )
         else:
             self.in_thread(log_dir.files.remove, path)
 

@@ -22,7 +22,7 @@ _FIELDS = [
 def effective_options(defaults: Mapping[str, Value], own: Mapping[str, str]) -> dict[str, Value]:
     """Return the defaults, overridden by the topic's options.
 
-    An option that cannot be parsed (written by another version) counts as not set: a topic must open whatever its options say.
+    An option that cannot be parsed (written by another version) counts as not set: a topic must open with any stored options.
     """
     values = dict(defaults)
     for name, text in own.items():

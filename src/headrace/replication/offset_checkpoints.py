@@ -39,13 +39,13 @@ class StoredOffsets:
 
 
 def write_checkpoint(
-    log_dir: LogDir, kind: str, partitions: Sequence[Partition], kept: Mapping[TopicPartition, int]
+    log_dir: LogDir, kind: str, partitions: Sequence[Partition], unopened: Mapping[TopicPartition, int]
 ) -> None:
-    """Write one checkpoint of a directory; `kept` has the stored offsets of logs that could not be opened.
+    """Write one checkpoint of a directory; `unopened` has the stored offsets of logs that could not be opened.
 
     Call this in a thread: with ten thousand partitions even collecting the offsets takes long.
     """
-    offsets = dict(kept)
+    offsets = dict(unopened)
     for partition in partitions:
         log = partition.log
         if kind == RECOVERY_POINT_CHECKPOINT:

@@ -32,7 +32,7 @@ from headrace.replication.traffic import TopicTraffic
 from headrace.replication.verification import Guard, Guards
 from headrace.storage.append import AppendInfo
 from headrace.storage.file_range import FileRange
-from headrace.storage.files import DISK_FULL, bytes_lacking, is_passing
+from headrace.storage.files import DISK_FULL, free_bytes_needed, is_transient
 from headrace.storage.indexes.timestamps import TimestampedOffset
 from headrace.storage.log import Log
 from headrace.storage.retention import DELETE_POLICY, enforce
@@ -90,7 +90,9 @@ class Partition:
         self.commit: GroupCommit | None = None  # set by the owner of the event loop
         self.on_failure: Callable[[OSError], None] = self._go_offline_alone
         self._is_refusing = False  # whether the last append failed for lack of disk space, descriptors or memory
-        self.lacks_bytes: int | None = None  # disk space that the last append lacked; None if that was not the problem
+        self.free_bytes_needed: int | None = (
+            None  # disk space that the last append lacked; None if that was not the problem
+        )
         self._held_from: int | None = None  # bound of the high watermark until a sync is done; None if there is none
         self._held_until = 0  # log end that this sync, or the one after it, must reach
 
@@ -149,7 +151,8 @@ class Partition:
             self.check_leader()
         if acks == -1 and len(self.isr) < self.min_isr:
             raise KafkaError(
-                ErrorCode.NOT_ENOUGH_REPLICAS, f"{len(self.isr)} in-sync replicas, {self.min_isr} are needed"
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{self.name} has {len(self.isr)} in-sync replicas, min.insync.replicas is {self.min_isr}",
             )
 
     def check(
@@ -269,8 +272,8 @@ class Partition:
             records[:HEADER_BYTES] = pack_header(header)
             raise self._refusal(error, len(records)) from error
         if self._is_refusing:
-            self._is_refusing, self.lacks_bytes = False, None
-            logger.warning("%s takes records again", self.name)
+            self._is_refusing, self.free_bytes_needed = False, None
+            logger.warning("%s accepts records again", self.name)
         if not info.duplicate:
             if self.waits_for_disk:
                 self._hold_back(info.first_offset)
@@ -339,15 +342,15 @@ class Partition:
     # --- disk errors
 
     def _refusal(self, error: OSError, batch_bytes: int) -> KafkaError:
-        if not is_passing(error):
+        if not is_transient(error):
             return self.fail(error)
         # The log is unchanged and readable; appends succeed again once there is space.
-        self.lacks_bytes = bytes_lacking(error, batch_bytes)
+        self.free_bytes_needed = free_bytes_needed(error, batch_bytes)
         what = "the disk is full" if error.errno in DISK_FULL else "the node is short of descriptors or memory"
         if not self._is_refusing:
             self._is_refusing = True  # logged once, not for each retry of a producer
             logger.error(
-                "%s takes no records: %s (%s: %s); consumers are served",
+                "%s refuses records: %s (%s: %s); consumers are still served",
                 self.name,
                 what,
                 self.log.directory,
@@ -428,19 +431,19 @@ class Partition:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION, f"{self.name} is compacted, records cannot be deleted by offset"
             )
-        wanted = self.high_watermark if offset == ALL_RECORDS else offset
-        if not 0 <= wanted <= self.high_watermark:
+        target = self.high_watermark if offset == ALL_RECORDS else offset
+        if not 0 <= target <= self.high_watermark:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} of {self.name}, where up to {self.high_watermark} can be deleted",
+                f"offset {offset} of {self.name}: records can be deleted up to the high watermark {self.high_watermark}",
             )
-        moved, low_watermark = self.log.advance_log_start(wanted), self.log.log_start
+        moved, low_watermark = self.log.advance_log_start(target), self.log.log_start
         if moved:
             self._wake()
             try:
                 enforce(self.log, self.high_watermark, now_ms)
             except OSError as error:
-                if not is_passing(error):
+                if not is_transient(error):
                     raise self.fail(error) from error
         return low_watermark  # not the current log start: retention may have moved it further
 
@@ -463,7 +466,9 @@ class Partition:
         if last_fetched_epoch >= 0:
             epoch, end = log.end_offset_for_epoch(last_fetched_epoch)
             if epoch < 0 or end < 0 or offset < log.log_start:
-                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.name} knows no epoch {last_fetched_epoch}")
+                raise KafkaError(
+                    ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.name} has no records of leader epoch {last_fetched_epoch}"
+                )
             if epoch < last_fetched_epoch or end < offset:
                 return ReadPlan(None, self.high_watermark, stable, log.log_start, (epoch, end))
         found = log.read(offset, max_bytes, bound, min_one=min_one)

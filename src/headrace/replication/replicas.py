@@ -1,4 +1,4 @@
-"""All partitions of this node: logs are opened, led, reconfigured and deleted as the metadata image says.
+"""All partitions of this node: logs are opened, led, reconfigured and deleted to match the metadata image.
 
 Work is a set of names to reconcile with the newest image, so order does not matter and nothing is done twice. It is done in
 slices of a few milliseconds, with disk work in a thread: ten thousand new partitions must not delay a producer.
@@ -46,7 +46,7 @@ class Replicas:
         defaults: Callable[[], Mapping[str, Value]],
         producer_id_expiration_ms: int,
         clock: Clock,
-        chance: Random,
+        random: Random,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.directories = directories
@@ -63,16 +63,16 @@ class Replicas:
         self._configs: dict[str, tuple[LogConfig, int]] = {}  # by topic, with min.insync.replicas; of this image
         self._closed = False
         self.failed: asyncio.Future[None] = loop.create_future()  # raises StorageFailed when this node must stop
-        # Topic id and directory id of replicas that are not where metadata says. `on_unassigned` is called for each new one, so
-        # that the controller learns of it.
+        # Topic id and directory id of replicas that are not in the directory that metadata records. `on_unassigned` is called for each
+        # new one, so that it is reported to the controller.
         self.unassigned: dict[TopicPartition, tuple[Uuid, Uuid]] = {}
-        self.on_unassigned: Callable[[], None] = _nobody
+        self.on_unassigned: Callable[[], None] = _do_nothing
         self.moving: set[TopicPartition] = set()  # replicas whose new directory `DirMoves` reports to the controller
-        self.on_directory_failed: Callable[[], None] = _nobody
+        self.on_directory_failed: Callable[[], None] = _do_nothing
         # By topic: called after metadata has set the leader of one of its partitions.
         self.on_led: dict[str, Callable[[Partition], None]] = {}
-        self._logs = LocalLogs(directories, node_id, chance, loop, self.fail_directory)
-        self._logs.look_around()
+        self._logs = LocalLogs(directories, node_id, random, loop, self.fail_directory)
+        self._logs.find_logs()
 
     # --- looking up
 
@@ -105,7 +105,7 @@ class Replicas:
         return [*self._logs.broken, *(partition.name for partition in self.all() if partition.offline is not None)]
 
     def report_read_error(self, error: OSError | CorruptData) -> None:
-        log.error("a request could not be read from the disk: %s; its client was told", error)
+        log.error("the records for a request could not be read: %s; the client received an error", error)
 
     # --- following metadata
 
@@ -113,12 +113,12 @@ class Replicas:
         self._image = new
         self._configs.clear()
         for name, topic_id in changes.deleted_topics:
-            self.traffic.forget(name)
+            self.traffic.delete_topic(name)
             for key, partition in list(self._partitions.items()):
                 if key[0] == name and partition.topic_id == topic_id:
                     self._todo[partition.name] = None
             for broken in [one for one in self._logs.broken if one.topic == name]:
-                self._logs.forget_broken(broken)
+                self._logs.delete_broken(broken)
         changed = [*changes.topics, *(name for kind, name in changes.configs if kind == TOPIC_CONFIG)]
         if any(kind == BROKER_CONFIG for kind, _ in changes.configs):
             changed = list(new.topics)  # broker options are the defaults of topics
@@ -146,7 +146,7 @@ class Replicas:
     async def finish_loading(self) -> None:
         """Wait until the first image is applied, then rename the directories that no topic claims."""
         await self.settle()
-        self._logs.put_strays_aside()
+        self._logs.rename_unclaimed_logs()
 
     async def _reconcile_all(self) -> None:
         """Reconcile all queued partitions.
@@ -170,7 +170,7 @@ class Replicas:
                     slice_end = self._loop.time() + SLICE_S
                 if self._loop.time() - shown > PROGRESS_EVERY_S:
                     shown, done = self._loop.time(), max(done, all_of - len(self._todo))
-                    log.info("partitions: %d of %d are ready", done, all_of)
+                    log.info("%d of %d partitions are ready", done, all_of)
         finally:
             self._worker = None
 
@@ -192,8 +192,13 @@ class Replicas:
         partition.log.configure(config)
         partition.configure(min(min_isr, len(assigned.replicas)))
         partition.lead(assigned.leader, assigned.leader_epoch, assigned.isr)
-        if (tell := self.on_led.get(name.topic)) is not None:
-            tell(partition)
+        if (on_led := self.on_led.get(name.topic)) is not None:
+            try:
+                on_led(partition)
+            except Exception:  # a bug in a coordinator; the other partitions must still be reconciled
+                log.exception(
+                    "%s: its coordinator failed to follow the change of leadership and does not serve requests", name
+                )
         self._compare_directory(partition, assigned)
         return False
 
@@ -222,7 +227,9 @@ class Replicas:
             self.on_unassigned()
 
     async def _open(self, names: Sequence[TopicPartition]) -> None:
-        opened, again = await self._logs.open(names, self._image, self._config, self._clock.now_ms(), self._still)
+        opened, again = await self._logs.open(
+            names, self._image, self._config, self._clock.now_ms(), self._is_current_topic
+        )
         slice_end = self._loop.time() + SLICE_S
         for one in opened:
             self._adopt(one)
@@ -231,7 +238,7 @@ class Replicas:
                 slice_end = self._loop.time() + SLICE_S
         self._todo.update(dict.fromkeys(again))
 
-    def _still(self, name: TopicPartition, topic_id: Uuid) -> bool:
+    def _is_current_topic(self, name: TopicPartition, topic_id: Uuid) -> bool:
         topic = self._image.topics.get(name.topic)
         return topic is not None and topic.id == topic_id
 
@@ -248,12 +255,10 @@ class Replicas:
 
     def exchange_log(self, partition: Partition, opened: Log, log_dir: LogDir) -> None:
         """Replace a partition's log with its copy in another directory; the caller removes the old log."""
-        assert partition.commit is not None and partition.commit.under_way is None, (
-            "no sync of the old log is under way"
-        )
-        assert opened.log_end == partition.log.log_end, "nothing is left behind"
-        self.directories.holds(self.log_dir_of(partition), -1)
-        self.directories.holds(log_dir)
+        assert partition.commit is not None and partition.commit.under_way is None, "no sync of the old log is running"
+        assert opened.log_end == partition.log.log_end, "the copy is complete"
+        self.directories.count_partition(self.log_dir_of(partition), -1)
+        self.directories.count_partition(log_dir)
         partition.log = opened
         partition.commit = GroupCommit(opened, self._loop, partition.synced, partition.fail)
         partition.on_failure = partial(self.fail_directory, log_dir)
@@ -264,7 +269,7 @@ class Replicas:
         state = self._image.partition(*name)
         return None if state is None else state.directory(self._node_id)
 
-    def stays(self, partition: Partition) -> None:
+    def cancel_move(self, partition: Partition) -> None:
         """End a move that failed, and correct metadata if it already has the new directory."""
         self.moving.discard(partition.name)
         if self._partitions.get(partition.name) is partition:
@@ -299,7 +304,7 @@ class Replicas:
             self.stop_node(fatal)
             return
         log.error(
-            "%s: its %d partitions are offline, all others are served; look at the disk, and start this node again",
+            "%s: its %d partitions are offline, all others are served; check the disk, then restart this node",
             log_dir.failure,
             len(lost) + self._logs.waiting_in(log_dir),
         )
@@ -311,7 +316,7 @@ class Replicas:
 
     def stop_node(self, fatal: StorageFailed) -> None:
         """Make `failed` raise the error, which stops the node."""
-        log.critical("%s: this node stops; look at the disk, and start it again", fatal)
+        log.critical("%s: this node stops; check the disk, then restart it", fatal)
         if not self.failed.done():
             self.failed.set_exception(fatal)
             self.failed.exception()  # retrieved so that asyncio does not log it if nothing awaits `failed`
@@ -338,8 +343,8 @@ class Replicas:
             for log_dir in log_dirs:
                 try:
                     for kind in kinds:
-                        kept = self._logs.stored.of(kind, broken[log_dir.path])
-                        write_checkpoint(log_dir, kind, partitions[log_dir.path], kept)
+                        unopened = self._logs.stored.of(kind, broken[log_dir.path])
+                        write_checkpoint(log_dir, kind, partitions[log_dir.path], unopened)
                 except OSError as error:
                     failures.append((log_dir, error))
             return failures
@@ -374,10 +379,14 @@ class Replicas:
         closing = [self._loop.run_in_executor(None, _close_logs, share) for share in shares if share]
         for failures in await asyncio.gather(*closing):
             for partition, error in failures:
-                log.error("%s could not be closed: %s; the next start will check it", partition.name, error)
+                log.error("%s could not be closed: %s; the next start will recover it", partition.name, error)
                 unclean.add(self.log_dir_of(partition).path)
         for log_dir, failure in await self._loop.run_in_executor(None, self.checkpoint()):
-            log.error("no checkpoint in %s: %s; the next start will check its logs", log_dir.path, failure)
+            log.error(
+                "the checkpoints in %s could not be written: %s; the next start will recover its logs",
+                log_dir.path,
+                failure,
+            )
             unclean.add(log_dir.path)
         return [log_dir for log_dir in self.directories.online() if log_dir.path not in unclean]
 
@@ -400,5 +409,5 @@ def _close_logs(partitions: Sequence[Partition]) -> list[tuple[Partition, OSErro
     return failures
 
 
-def _nobody() -> None:
+def _do_nothing() -> None:
     """Do nothing: the default while no callback is set."""

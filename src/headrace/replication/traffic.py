@@ -51,7 +51,7 @@ class Traffic:
             found = self._topics[name] = TopicTraffic()
         return found
 
-    def forget(self, name: str) -> None:
+    def delete_topic(self, name: str) -> None:
         """Keep a deleted topic in the totals only."""
         found = self._topics.pop(name, None)
         if found is not None:

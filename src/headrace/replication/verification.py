@@ -1,8 +1,8 @@
 """Verification of transactions: the coordinator must know a partition before a batch may open one there (KIP-890).
 
 Theory: a marker ends what was written before it. A late batch of an ended transaction would therefore open a transaction that
-never ends and blocks all read_committed consumers. So a guard is set BEFORE the request to the coordinator and must still be
-there AFTER its confirmation, when the batch is appended. A marker removes the guard, and so does the batch that opens the
+never ends and blocks all read_committed consumers. So a guard is set BEFORE the request to the coordinator and must still
+exist AFTER its confirmation, when the batch is appended. A marker removes the guard, and so does the batch that opens the
 transaction; from then on the log itself knows that the transaction is open.
 """
 
@@ -29,7 +29,7 @@ class TransactionVerifier(Protocol):
         *,
         add: bool,
     ) -> dict[TopicPartition, ErrorCode]:
-        """Return the coordinator's verdict on each partition: NONE if it belongs to the open transaction.
+        """Return the coordinator's result for each partition: NONE if it belongs to the open transaction.
 
         With `add` the coordinator adds it if possible.
         """
@@ -77,13 +77,13 @@ UNGUARDED = Guard(-1, -1, -1, adds=False)  # verification is disabled: no batch 
 
 
 class Guards:
-    __slots__ = ("_standing",)
+    __slots__ = ("_active",)
 
     def __init__(self) -> None:
-        self._standing: dict[int, Guard] = {}  # by producer id, oldest first
+        self._active: dict[int, Guard] = {}  # by producer id, oldest first
 
     def __len__(self) -> int:
-        return len(self._standing)
+        return len(self._active)
 
     def begin(
         self, entry: ProducerEntry | None, producer_id: int, epoch: int, sequence: int, leader_epoch: int, *, adds: bool
@@ -96,15 +96,15 @@ class Guards:
             if epoch < entry.epoch:
                 raise KafkaError(
                     ErrorCode.INVALID_PRODUCER_EPOCH,
-                    f"producer {producer_id} has epoch {entry.epoch}, this came with epoch {epoch}",
+                    f"producer {producer_id} has epoch {entry.epoch}, this request has epoch {epoch}",
                 )
             if epoch == entry.epoch and entry.transaction_first_offset >= 0:
                 return OPEN
-        guard = self._standing.get(producer_id)
+        guard = self._active.get(producer_id)
         if guard is None:
-            if len(self._standing) >= GUARDS_MAX:
-                del self._standing[next(iter(self._standing))]
-            guard = self._standing[producer_id] = Guard(epoch, sequence, leader_epoch, adds=adds)
+            if len(self._active) >= GUARDS_MAX:
+                del self._active[next(iter(self._active))]
+            guard = self._active[producer_id] = Guard(epoch, sequence, leader_epoch, adds=adds)
         elif epoch > guard.epoch:
             guard.epoch, guard.lowest_sequence, guard.adds = epoch, sequence, adds
         elif epoch == guard.epoch:
@@ -124,27 +124,27 @@ class Guards:
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"leader epoch {leader_epoch} began while a transaction was verified"
             )
-        if self._standing.get(header.producer_id) is not guard:
-            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "the transaction was ended before this batch came")
+        if self._active.get(header.producer_id) is not guard:
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "the transaction ended before this batch arrived")
         if header.base_sequence > guard.lowest_sequence:
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {header.producer_id} sent sequence {header.base_sequence}, {guard.lowest_sequence} is not here yet",
+                f"producer {header.producer_id} sent sequence {header.base_sequence}, {guard.lowest_sequence} has not arrived yet",
             )
 
     def opened(self, producer_id: int) -> None:
         """Remove the producer's guard AFTER the first batch of its transaction was appended."""
-        self._standing.pop(producer_id, None)
+        self._active.pop(producer_id, None)
 
     def ended(self, producer_id: int, epoch: int) -> None:
         """Remove the producer's guard AFTER a marker was appended.
 
         A marker of version 2 has the epoch of the NEXT transaction, whose guard may already be set and is kept.
         """
-        guard = self._standing.get(producer_id)
+        guard = self._active.get(producer_id)
         if guard is not None and not (guard.adds and guard.epoch == epoch):
-            del self._standing[producer_id]
+            del self._active[producer_id]
 
     def clear(self) -> None:
         """Remove all guards when a new leader term begins: markers may have been written that were not seen here."""
-        self._standing.clear()
+        self._active.clear()

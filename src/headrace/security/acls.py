@@ -103,7 +103,7 @@ def check_acl(acl: Acl) -> None:
         ("resource type", acl.resource_type), ("operation", acl.operation), ("permission type", acl.permission)
     ):  # fmt: skip
         if code == ANY:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name} ANY is for filters: an ACL must say which")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name} ANY is only allowed in filters: an ACL must name one")
     if acl.pattern_type not in tuple(Pattern):
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"pattern type {acl.pattern_type} is not one of LITERAL (3) and PREFIXED (4)"

@@ -67,7 +67,7 @@ class StandardAuthorizer:
         rule = self._decisions.get(key)
         if rule is None:
             rule = self._find(principal, host, operation, resource, name)
-            self._remember(key, rule)
+            self._cache(key, rule)
         return rule
 
     def decide_any(self, principal: Principal, host: str, operation: Operation, resource: Resource) -> Rule:
@@ -78,7 +78,7 @@ class StandardAuthorizer:
             rule = self._find(principal, host, operation, resource, _SOME_NAME)
             if not rule.allowed:
                 rule = self._find_any(principal, host, operation, resource)
-            self._remember(key, rule)
+            self._cache(key, rule)
         return rule
 
     def operations(self, principal: Principal, host: str, resource: Resource, name: str) -> int:
@@ -139,7 +139,7 @@ class StandardAuthorizer:
             return Rule(True, f"MatchingAcl(acl={acl})")
         return _DEFAULT_DENY
 
-    def _remember(self, key: tuple[int, Principal, str, str], rule: Rule) -> None:
+    def _cache(self, key: tuple[int, Principal, str, str], rule: Rule) -> None:
         if len(self._decisions) >= DECISIONS_MAX:
             self._decisions.clear()
         self._decisions[key] = rule

@@ -60,8 +60,8 @@ def credential_from_salted(mechanism: ScramMechanism, salted: bytes, salt: bytes
     )
 
 
-def make_salt(chance: Random) -> bytes:
-    return chance.getrandbits(SALT_BYTES * 8).to_bytes(SALT_BYTES, "big")
+def make_salt(random: Random) -> bytes:
+    return random.getrandbits(SALT_BYTES * 8).to_bytes(SALT_BYTES, "big")
 
 
 def check_user(name: str, mechanism: int) -> ScramMechanism:

@@ -42,7 +42,7 @@ def parse_login(option: str, text: str) -> Login:
         at = found.end()
     if text[at:].strip() != ";":
         what = (
-            "the semicolon at the end is missing" if not text[at:].strip() else "one login module and nothing behind it"
+            "the semicolon at the end is missing" if not text[at:].strip() else "one login module and nothing after it"
         )
         raise ConfigError(f"{option}: at character {at + 1} of the value: {what}")
     return Login(head["module"], options)

@@ -37,11 +37,11 @@ class ScramUser(NamedTuple):
     credential: ScramCredential
 
 
-def parse_scram_argument(text: str, chance: Random) -> ScramUser:
+def parse_scram_argument(text: str, random: Random) -> ScramUser:
     """Parse the argument; raise ConfigError if it is invalid, without repeating a password."""
     found = _ARGUMENT.fullmatch(text.strip())
     if found is None or found["mechanism"] not in SCRAM_MECHANISMS:
-        raise ConfigError(f"--add-scram: expected {' or '.join(SCRAM_MECHANISMS)} and =[name=…,password=…] behind it")
+        raise ConfigError(f"--add-scram: expected {' or '.join(SCRAM_MECHANISMS)} and =[name=…,password=…] after it")
     mechanism, fields = SCRAM_MECHANISMS[found["mechanism"]], _parse_fields(found["fields"])
     name, password, salted = fields.get("name"), fields.get("password"), fields.get("saltedpassword")
     if not name:
@@ -57,7 +57,7 @@ def parse_scram_argument(text: str, chance: Random) -> ScramUser:
         raise ConfigError(
             f"--add-scram: iterations must be a number from {ITERATIONS_MIN} to {ITERATIONS_MAX}"
         ) from error
-    salt = _decode(fields["salt"]) if "salt" in fields else make_salt(chance)
+    salt = _decode(fields["salt"]) if "salt" in fields else make_salt(random)
     key = _decode(salted) if salted is not None else salted_password(mechanism, password or "", salt, iterations)
     return ScramUser(name, mechanism, credential_from_salted(mechanism, key, salt, iterations))
 
@@ -69,7 +69,7 @@ def _parse_fields(text: str) -> dict[str, str]:
         found = _FIELD.match(text, at)
         if found is None or found["name"] not in _FIELDS or found["name"] in fields:
             raise ConfigError(
-                f"--add-scram: between the brackets each of {', '.join(_FIELDS)} may stand once, as name=value"
+                f"--add-scram: between the brackets each of {', '.join(_FIELDS)} may occur once, as name=value"
             )
         fields[found["name"]] = found["bare"] if found["quoted"] is None else found["quoted"]
         at = found.end()

@@ -112,7 +112,7 @@ class ResponseWriter:
             size -= len(unsent.popleft())
         if size:
             first = unsent[0]
-            unsent[0] = memoryview(first)[size:] if isinstance(first, bytes | memoryview) else first.behind(size)
+            unsent[0] = memoryview(first)[size:] if isinstance(first, bytes | memoryview) else first.after(size)
 
     def _take(self, size: int) -> bytes | memoryview:
         first = self._unsent[0]

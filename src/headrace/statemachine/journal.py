@@ -14,6 +14,10 @@ class NotLeader(HeadraceError):
     """Another node leads the journal; the caller must find the leader and retry."""
 
 
+class Overloaded(HeadraceError):
+    """Too many replies wait for their records to be committed. Unlike NotLeader, the caller must retry at the same node."""
+
+
 class Journal(Protocol[Record_contra]):
     def next_offset(self) -> int:
         """Return the offset of the next record. Raise NotLeader if this node cannot write the journal."""
@@ -24,6 +28,6 @@ class Journal(Protocol[Record_contra]):
     def committed_offset(self) -> int:
         """Return the last offset that can no longer be lost; -1 if there is none."""
 
-    def on_committed(self, tell: Callable[[int], None]) -> None: ...
+    def on_committed(self, callback: Callable[[int], None]) -> None: ...
 
-    def on_lost(self, tell: Callable[[], None]) -> None: ...
+    def on_lost(self, callback: Callable[[], None]) -> None: ...

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from headrace.base.errors import HeadraceError
 from headrace.base.waiters import OffsetWaiters
-from headrace.statemachine.journal import Journal, NotLeader
+from headrace.statemachine.journal import Journal, NotLeader, Overloaded
 from headrace.statemachine.machine import Machine, Ticket
 
 Record = TypeVar("Record")
@@ -19,7 +19,7 @@ Request = TypeVar("Request")
 log = logging.getLogger(__name__)
 
 TIMER_RETRY_MS = 500
-PARKED_MAX = 100_000  # replies waiting for a commit; requests beyond this limit are refused
+PARKED_MAX = 100_000  # replies and calls waiting for a commit; further requests fail with Overloaded
 
 
 class _Transaction(Generic[Record]):
@@ -30,7 +30,8 @@ class _Transaction(Generic[Record]):
         self.ticket = ticket
         self._next_offset = first_offset
         self.records: list[Record] = []
-        self.replies: list[tuple[Ticket, Any]] = []
+        # What happens when the records are committed, and when leadership is lost before that; in the order of the requests.
+        self.effects: list[tuple[Callable[[], None], Callable[[Exception], None]]] = []
         self.timers: list[tuple[Hashable, int | None]] = []
 
     def emit(self, record: Record) -> None:
@@ -38,8 +39,11 @@ class _Transaction(Generic[Record]):
         self.records.append(record)
         self._next_offset += 1
 
-    def reply(self, ticket: Ticket, answer: Any) -> None:
-        self.replies.append((ticket, answer))
+    def reply(self, ticket: Ticket, value: Any) -> None:
+        self.effects.append((partial(ticket.reply, value), ticket.fail))
+
+    def call(self, function: Callable[[], None]) -> None:
+        self.effects.append((partial(_call, function), _ignore))
 
     def next_offset(self) -> int:
         return self._next_offset
@@ -80,19 +84,30 @@ class Runtime(Generic[Request, Record]):
             yield first + len(records)
 
     def lead(self, now_ms: int) -> None:
+        """Start leading. If the state machine or the journal raises, resign and raise the same exception."""
+        failures: list[Exception] = []
+
+        def finished(value: Any, error: Exception | None) -> None:
+            if error is not None:
+                failures.append(error)
+
         self.leading = True
-        self._decide(partial(self._machine.on_leading, now_ms), Ticket(lambda value, error: None))
+        self._decide(partial(self._machine.on_leading, now_ms), Ticket(finished))
+        if failures:
+            self.resign()
+            raise failures[0]
 
-    def submit(self, request: Request, now_ms: int, tell: Callable[[Any, Exception | None], None]) -> None:
-        """Decide on a request and pass the reply or the exception to `tell` exactly once.
+    def submit(self, request: Request, now_ms: int, callback: Callable[[Any, Exception | None], None]) -> None:
+        """Decide on a request and pass the reply or the exception to `callback` exactly once.
 
-        A reply is passed on only after everything it depends on is committed.
+        A reply is passed on only after everything it depends on is committed. The exceptions of the runtime itself are NotLeader
+        and Overloaded.
         """
-        ticket = self._ticket(tell)
+        ticket = self._ticket(callback)
         if not self.leading:
             ticket.fail(NotLeader("this node does not lead the journal"))
         elif len(self._parked) >= PARKED_MAX:
-            ticket.fail(NotLeader(f"{PARKED_MAX} answers wait for a commit already"))
+            ticket.fail(Overloaded(f"{PARKED_MAX} replies already wait for the journal to commit their records"))
         else:
             self._decide(partial(self._machine.decide, request, now_ms), ticket)
 
@@ -101,29 +116,29 @@ class Runtime(Generic[Request, Record]):
         """Return whether all visible state is committed, so that a reply based on it need not wait."""
         return self.leading and self._newest_offset <= self._journal.committed_offset()
 
-    def _ticket(self, tell: Callable[[Any, Exception | None], None]) -> Ticket:
-        """Return a ticket that fails when leadership is lost, wherever the state machine keeps it."""
+    def _ticket(self, callback: Callable[[Any, Exception | None], None]) -> Ticket:
+        """Return a ticket that fails when leadership is lost, wherever the state machine stores it."""
 
-        def told(value: Any, error: Exception | None) -> None:
+        def settled(value: Any, error: Exception | None) -> None:
             del self._open[ticket]
-            tell(value, error)
+            callback(value, error)
 
-        ticket = Ticket(told)
+        ticket = Ticket(settled)
         self._open[ticket] = None
         return ticket
 
     def next_timer(self) -> int | None:
         while self._due:
             at, order, timer = self._due[0]
-            wanted = self._timers.get(timer)
+            target = self._timers.get(timer)
             is_current = self._queued.get(timer) == (at, order)
-            if is_current and wanted == at:
+            if is_current and target == at:
                 return at
             heapq.heappop(self._due)
             if is_current:
                 del self._queued[timer]
-                if wanted is not None:
-                    self._queue(timer, wanted)
+                if target is not None:
+                    self._queue(timer, target)
         return None
 
     def tick(self, now_ms: int) -> None:
@@ -172,14 +187,14 @@ class Runtime(Generic[Request, Record]):
             undo.commit(first)  # no uncommitted record is left that could be rolled back
         for timer, at in tx.timers:
             self.arm(timer, at)
-        self._park(tx.replies)
+        self._park(tx.effects)
 
-    def _park(self, replies: list[tuple[Ticket, Any]]) -> None:
-        for ticket, answer in replies:
+    def _park(self, effects: list[tuple[Callable[[], None], Callable[[Exception], None]]]) -> None:
+        for on_committed, on_lost in effects:
             if self._newest_offset <= self._journal.committed_offset():
-                ticket.answer(answer)
+                on_committed()
             else:
-                self._parked.add(self._newest_offset, partial(ticket.answer, answer), ticket.fail)
+                self._parked.add(self._newest_offset, on_committed, on_lost)
 
     def arm(self, timer: Hashable, at: int | None) -> None:
         if at is None:
@@ -211,3 +226,17 @@ class Runtime(Generic[Request, Record]):
         self._parked.lose(reason)
         for ticket in list(self._open):
             ticket.fail(reason)
+
+
+def _call(function: Callable[[], None]) -> None:
+    """Run a function that a decision requested. Its failure must not prevent later replies."""
+    try:
+        function()
+    except Exception:
+        log.exception(
+            "%r failed after the records of its decision were committed; the decision remains in effect", function
+        )
+
+
+def _ignore(reason: Exception) -> None:
+    """Drop a call of a decision that was lost with the leadership."""

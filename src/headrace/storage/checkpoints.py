@@ -74,7 +74,7 @@ def _entries(path: str, text: str, fields: int) -> Iterable[tuple[int, list[str]
     count = _number(path, 2, lines[1].strip(), 0, INT32_MAX)
     entries = [line for line in lines[2:] if line.strip()]
     if len(entries) != count:
-        raise CorruptCheckpoint(f"{path}, line 2: says {count} entries, there are {len(entries)}")
+        raise CorruptCheckpoint(f"{path}, line 2: {count} entries are announced, {len(entries)} were found")
     for number, line in enumerate(entries, start=3):
         parts = line.split()
         if len(parts) != fields:
@@ -127,21 +127,21 @@ def read_meta_properties(files: Files, path: str) -> MetaProperties | None:
     except ConfigError as error:
         raise CorruptCheckpoint(str(error)) from error
 
-    def wanted(name: str) -> str:
+    def required(name: str) -> str:
         if not values.get(name):
             raise CorruptCheckpoint(f"{path}: {name} is missing")
         return values[name]
 
-    if wanted("version") != "1":
+    if required("version") != "1":
         raise CorruptCheckpoint(f"{path}: version is {values['version']!r}, only '1' is supported")
     try:
-        directory_id = uuid_from_text(wanted("directory.id"))
+        directory_id = uuid_from_text(required("directory.id"))
     except ValueError as error:
         raise CorruptCheckpoint(f"{path}: directory.id: {error}") from error
-    if not wanted("node.id").isascii() or not values["node.id"].isdigit() or len(values["node.id"]) > 10:
+    if not required("node.id").isascii() or not values["node.id"].isdigit() or len(values["node.id"]) > 10:
         raise CorruptCheckpoint(f"{path}: node.id is {values['node.id'][:40]!r}")
     node_id = NodeId(int(values["node.id"]))
-    return MetaProperties(cluster_id=wanted("cluster.id"), node_id=node_id, directory_id=directory_id)
+    return MetaProperties(cluster_id=required("cluster.id"), node_id=node_id, directory_id=directory_id)
 
 
 def encode_meta_properties(meta: MetaProperties) -> bytes:

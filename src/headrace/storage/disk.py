@@ -165,7 +165,7 @@ class DiskFile:
             self._unpin()
 
     def move(self, path: str) -> None:
-        with self._lock:  # a reader that must reopen the file always finds it under `path`
+        with self._lock:  # a reader that must reopen the file always finds it at `path`
             os.replace(self.path, path)
             self.path = path
 

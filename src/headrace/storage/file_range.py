@@ -47,7 +47,7 @@ class FileRange:
             raise OSError(f"{self.file.path} ends before {self.position}")
         return data
 
-    def behind(self, size: int) -> FileRange:
+    def after(self, size: int) -> FileRange:
         return FileRange(self.file, self.position + size, self.size - size)
 
 

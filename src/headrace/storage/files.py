@@ -1,6 +1,6 @@
 """The port to the disk.
 
-`disk` is the real implementation; `testing.simulator.disk` simulates torn and lost writes, full disks and flipped bits.
+`disk` is the real implementation; `testkit.simulator.disk` simulates torn and lost writes, full disks and flipped bits.
 Every method may raise OSError. Nothing is durable before `sync` (contents) and `sync_dir` (names).
 """
 
@@ -16,25 +16,25 @@ Buffer = bytes | bytearray | memoryview
 
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-STARVED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
-def is_passing(error: OSError) -> bool:
+def is_transient(error: OSError) -> bool:
     """Return whether the error is a lack of disk space, descriptors or memory.
 
     The stored data is then intact, and a later attempt may succeed.
     """
-    return error.errno in DISK_FULL or error.errno in STARVED
+    return error.errno in DISK_FULL or error.errno in OUT_OF_RESOURCES
 
 
-def bytes_lacking(error: OSError, wanted: int) -> int | None:
-    """Return how much free space a write of `wanted` bytes needs; None if the error is not a lack of space.
+def free_bytes_needed(error: OSError, batch_bytes: int) -> int | None:
+    """Return how much free space a write of `batch_bytes` needs; None if the error is not a lack of space.
 
     A volume does not report what a user's quota still allows, so for EDQUOT no amount is known to be enough.
     """
     if error.errno not in DISK_FULL:
         return None
-    return wanted if error.errno == errno.ENOSPC else sys.maxsize
+    return batch_bytes if error.errno == errno.ENOSPC else sys.maxsize
 
 
 class ShortWrite(OSError):
@@ -100,7 +100,7 @@ class Files(Protocol):
         """Return the time of the last change of the contents, by the machine's clock."""
 
     def set_modified_ms(self, path: str, modified_ms: int) -> None:
-        """Set the modification time, so that a file that replaces another keeps its age."""
+        """Set the modification time, so that a file that replaces another one keeps its age."""
 
     def space(self, path: str) -> tuple[int, int]:
         """Return the total and the usable free bytes of the volume that contains `path`."""

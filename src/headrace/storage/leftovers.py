@@ -32,7 +32,8 @@ def file_offset(name: str) -> int | None:
     return None
 
 
-def tidy(files: Files, directory: str, removed: list[str]) -> None:
+def remove_leftovers(files: Files, directory: str, removed: list[str]) -> None:
+    """Remove the files that no segment needs and finish an interrupted swap; add the removed names to `removed`."""
     names = list(files.list_dir(directory))
 
     def remove(name: str) -> None:

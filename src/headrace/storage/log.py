@@ -1,73 +1,33 @@
 """The log of one partition: batches in segments, with matching indexes, producer state and leader epochs.
 
-A log has one owner and is used from one thread. Only `SyncPlan.run`, `close` and reads of a `FileRange` may run in others.
-Invariant: log_start <= recovery_point <= log_end. An append changes memory only AFTER its bytes are in the file.
+A log has one owner and is used from one thread. Only `SyncPlan.run`, `close` and reads of a `FileRange` may run in others. An
+append changes memory only AFTER its bytes are in the file. `log_state` has the log's state and how it is synced and closed,
+`log_truncation` how records are removed; this module opens, appends and reads.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import ZERO_UUID, TopicPartition, Uuid
 from headrace.records.batch import CONTROL, LENGTH_OVERHEAD_BYTES, BatchHeader, Buffer, stamp, stamp_append_time
 from headrace.records.control import TransactionMarker
 from headrace.storage.append import AppendInfo, analyze_follower, replay_batch, stamp_max_timestamp, transaction_marker
-from headrace.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, encode_leader_epochs
-from headrace.storage.deleted_segments import Doomed, DoomedSegments
 from headrace.storage.file_range import FileRange, LogRead
-from headrace.storage.files import File, Files
+from headrace.storage.files import Files
 from headrace.storage.indexes.aborted_index import AbortedTransaction, collect_aborted
 from headrace.storage.indexes.timestamps import TimestampedOffset, find_by_timestamp, find_largest
 from headrace.storage.leader_epochs import EpochEnd
 from headrace.storage.log_config import LogConfig
-from headrace.storage.names import DELETE_DIR_SUFFIX, marked_dir_name
+from headrace.storage.log_truncation import TruncatableLog
 from headrace.storage.partition_metadata import claim_directory
 from headrace.storage.producer_state import CompletedTransaction
-from headrace.storage.recovery import LoadedLog, Loader, RecoveryReport, reload_producers
+from headrace.storage.recovery import Loader, RecoveryReport
 from headrace.storage.segment import Segment
-from headrace.storage.sync import SyncPlan
 
 NO_APPEND_TIME = -1
 
 
-class Log:
-    def __init__(
-        self,
-        files: Files,
-        directory: str,
-        topic_partition: TopicPartition,
-        config: LogConfig,
-        topic_id: Uuid,
-        loaded: LoadedLog,
-    ) -> None:
-        self.files = files
-        self.directory = directory
-        self.topic_partition = topic_partition
-        self.topic_id = topic_id
-        self.config = config
-        self.segments = loaded.segments
-        self.epochs = loaded.epochs
-        self.producers = loaded.producers
-        self.snapshots = loaded.snapshots
-        self.log_start = loaded.log_start
-        self.recovery_point = loaded.recovery_point
-        self.doomed = DoomedSegments()
-        self.cleaned_to = 0  # offset below which no key has two records; unknown if it is outside the log
-        self.is_being_cleaned = False
-        self.swapping: Segment | None = None  # the cleaner's segment while its files are named `.swap`
-        self._active = self.segments.active
-        self.log_end = self._active.next_offset
-        self._epoch = self.epochs.latest
-        self.generation = 0  # number of truncations since the log was opened
-        self._unsynced_paths: list[str] = []
-        self._unsynced_segments = [
-            one for one in self.segments.from_offset(self.recovery_point) if one is not self._active
-        ]
-        # Whether the directory itself has to be synced.
-        self._new_names = self.recovery_point < self.log_end or self._active.size == 0
-        self._unflushed_since_ms: int | None = None
-
+class Log(TruncatableLog):
     @classmethod
     def open(
         cls,
@@ -99,26 +59,6 @@ class Log:
         log.check()
         return log, loader.report
 
-    def check(self) -> None:
-        assert 0 <= self.log_start <= self.recovery_point <= self.log_end, self._offsets_text()
-        assert self.segments.first.base_offset <= self.log_start, self._offsets_text()
-        assert self.segments.active is self._active, self._offsets_text()
-        assert self._active.base_offset <= self.log_end == self._active.next_offset, self._offsets_text()
-        assert self._active.size == self._active.file.size(), f"{self._active.file.path}: {self._active.size}"
-        assert self.producers.end_offset <= self.log_end, self._offsets_text()
-
-    def _offsets_text(self) -> str:
-        bases = self.segments.base_offsets()
-        return (
-            f"{self.topic_partition}: start {self.log_start}, recovery point {self.recovery_point}, end {self.log_end}, "
-            f"segments {bases[0]} to {bases[-1]}, active ends at {self._active.next_offset}"
-        )
-
-    def configure(self, config: LogConfig) -> None:
-        self.config = config
-        for segment in self.segments:
-            segment.configure(config)
-
     # Appending
 
     def append_as_leader(
@@ -144,7 +84,8 @@ class Log:
         size = header.batch_length + LENGTH_OVERHEAD_BYTES
         if size > self.config.segment_bytes:
             raise KafkaError(
-                ErrorCode.RECORD_LIST_TOO_LARGE, f"{size} bytes, segment.bytes is {self.config.segment_bytes}"
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"the batch has {size} bytes, segment.bytes is {self.config.segment_bytes}",
             )
         if header.producer_id >= 0:
             if header.attributes & CONTROL:
@@ -289,18 +230,20 @@ class Log:
         if not self.log_start <= offset <= log_end:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} of {self.topic_partition}, which has {self.log_start} to {log_end}",
+                f"offset {offset} is outside {self.topic_partition}, which has offsets {self.log_start} to {log_end}",
             )
         upper = log_end if upper_offset is None or upper_offset > log_end else upper_offset
         segment = self.segments.floor(offset) if offset < self._active.base_offset else self._active
         while segment is not None and offset < upper:
-            place = segment.locate(offset)
-            if place is not None:
+            located = segment.locate(offset)
+            if located is not None:
                 end = segment.size
                 if upper < segment.next_offset and (above := segment.locate(upper)) is not None:
                     end = above.position
-                size = min(end - place.position, max(max_bytes, place.size) if min_one else max_bytes)
-                return LogRead(FileRange(segment.file, place.position, max(size, 0)), place.base_offset, place.size)
+                size = min(end - located.position, max(max_bytes, located.size) if min_one else max_bytes)
+                return LogRead(
+                    FileRange(segment.file, located.position, max(size, 0)), located.base_offset, located.size
+                )
             segment = self.segments.following(segment)
         return LogRead(FileRange(self._active.file, self._active.size, 0), offset, 0)
 
@@ -329,198 +272,3 @@ class Log:
         With `read`, most of those that begin after the end of that range are left out.
         """
         return collect_aborted(self.segments.from_offset(start_offset), start_offset, upper_offset, read)
-
-    # Truncating and deleting
-
-    def truncate_to(self, offset: int, now_ms: int) -> int:
-        """Drop everything at and above `offset`, including any batch that spans it, and return the new log end.
-
-        The recovery point must be checkpointed BEFORE the next append: the one on disk may be too high.
-        """
-        if offset >= self.log_end:
-            return self.log_end
-        if offset <= self.segments.first.base_offset:
-            self.truncate_fully_and_start_at(offset, now_ms)
-            return self.log_end
-        self._begin_cut(offset)
-        for segment in reversed(self.segments.from_offset(offset)[1:]):
-            self.segments.remove(segment)
-            segment.delete()
-        self._active = self.segments.active
-        self._unsynced_segments = [one for one in self._unsynced_segments if one.base_offset < self._active.base_offset]
-        self.log_end = self._active.truncate_to(offset)
-        self.log_start = min(self.log_start, self.log_end)
-        self.recovery_point = min(self.recovery_point, self.log_end)
-        self.epochs.truncate_from_end(self.log_end)
-        self._epoch = self.epochs.latest
-        reload_producers(
-            self.producers, self.snapshots, self.segments, self.log_start, self.log_end, self.config, now_ms
-        )
-        return self.log_end
-
-    def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
-        """Drop everything and continue the log at `offset`, which may be above or below the old log end."""
-        self._begin_cut(offset)
-        for segment in reversed(list(self.segments)):
-            self.segments.remove(segment)
-            segment.delete()
-        self._active = Segment.create(self.files, self.directory, offset, self.config, now_ms)
-        self.segments.add(self._active)
-        self._unsynced_segments = []
-        self.log_start = self.recovery_point = self.log_end = offset
-        self.epochs.clear()
-        self._epoch = self.epochs.latest
-        self.snapshots.keep_range(offset, offset)
-        self.producers.reset(offset)
-        self._new_names = True
-
-    def _begin_cut(self, offset: int) -> None:
-        self.generation += 1
-        self.cleaned_to = min(self.cleaned_to, offset)
-        self.discard_swap()
-
-    def discard_swap(self) -> None:
-        """Delete the cleaner's segment if it is being swapped in. Call this BEFORE segments are removed.
-
-        Otherwise a restart would finish the swap and bring removed records back.
-        """
-        swapping, self.swapping = self.swapping, None
-        if swapping is not None:
-            swapping.delete()
-
-    def replace(self, old: Sequence[Segment], new: Segment, now_ms: int) -> None:
-        """Replace `old` with the cleaner's segment. The old segments stay readable; their files are removed later."""
-        self.segments.replace(old, new)
-        self.swapping = None
-        self._unsynced_segments = [one for one in self._unsynced_segments if one not in old]
-        self._new_names = True
-        snapshots = self.snapshots.mark_deleted(new.base_offset + 1, new.next_offset)
-        self.doomed.add(Doomed(now_ms + self.config.file_delete_delay_ms, self.files, old, snapshots))
-
-    def advance_log_start(self, offset: int) -> bool:
-        """Hide the records below `offset` and return whether the log start moved; `retention` removes the files.
-
-        Raise KafkaError OFFSET_OUT_OF_RANGE if `offset` is above the log end.
-        """
-        if offset > self.log_end:
-            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is above the log end {self.log_end}")
-        if offset <= self.log_start:
-            return False
-        self.log_start = offset
-        self.recovery_point = max(self.recovery_point, offset)
-        self.epochs.truncate_from_start(offset)
-        return True
-
-    def delete_oldest(self, count: int, now_ms: int) -> None:
-        """Remove the oldest segments, never the active one. The files are renamed now and removed later (`doomed`)."""
-        assert 0 < count < len(self.segments), f"{count} of {len(self.segments)} segments of {self.topic_partition}"
-        self.discard_swap()
-        gone = self.segments.remove_first(count)
-        start = self.segments.first.base_offset
-        self.advance_log_start(start)
-        self._unsynced_segments = [one for one in self._unsynced_segments if one.base_offset >= start]
-        self._new_names = True
-        snapshots = self.snapshots.mark_deleted(0, start)
-        self.doomed.add(Doomed(now_ms + self.config.file_delete_delay_ms, self.files, gone, snapshots))
-
-    @property
-    def size(self) -> int:
-        """Return the total size of all segments in bytes."""
-        return sum(segment.size for segment in self.segments)
-
-    # Syncing
-
-    def write_pending_indexes(self) -> None:
-        self._active.write_pending()
-
-    def flush_due(self, now_ms: int) -> bool:
-        """Return whether `flush.ms` has passed since a call of this method first saw unsynced records."""
-        if self.log_end == self.recovery_point:
-            self._unflushed_since_ms = None
-            return False
-        if self._unflushed_since_ms is None:
-            self._unflushed_since_ms = now_ms
-        return now_ms - self._unflushed_since_ms >= self.config.flush_ms
-
-    def pending_sync(self) -> SyncPlan | None:
-        """Plan a sync that lets the recovery point move to the log end; return None if there is nothing to sync.
-
-        Only one plan may be outstanding at a time.
-        """
-        if self.recovery_point == self.log_end and not self._new_names and not self.epochs.dirty:
-            return None
-        open_files: list[File] = []
-        for segment in (*self._unsynced_segments, self._active):
-            open_files += segment.files_to_sync()
-        self._unsynced_segments = []
-        replacements = []
-        if self.epochs.dirty:
-            path = f"{self.directory}/{LEADER_EPOCH_CHECKPOINT}"
-            replacements.append((path, encode_leader_epochs(self.epochs.entries())))
-            self.epochs.dirty = False
-        # A new log is also a new entry in the parent directory.
-        directories = [self.directory, self.directory.rsplit("/", 1)[0]] if self._new_names else []
-        paths, self._unsynced_paths, self._new_names = self._unsynced_paths, [], False
-        return SyncPlan(self.log_end, self.generation, self.files, open_files, paths, replacements, directories)
-
-    def synced(self, plan: SyncPlan) -> None:
-        """Advance the recovery point after the plan has run. Call this BEFORE the recovery point is checkpointed."""
-        if plan.generation == self.generation:
-            self.recovery_point = max(self.recovery_point, plan.offset)
-            self._unflushed_since_ms = None
-        else:
-            # A truncation closed files while the plan ran; the next plan syncs what this one missed.
-            self.not_synced(plan)
-
-    def not_synced(self, plan: SyncPlan) -> None:
-        """Hand the work of a failed plan to the next one."""
-        self._unsynced_segments = [one for one in self.segments if one is not self._active]
-        self._unsynced_paths = [*plan.paths, *self._unsynced_paths]
-        self._new_names = self.epochs.dirty = True
-
-    # Closing and deleting
-
-    def close(self) -> None:
-        """Write and sync the log, indexes, producer snapshot and epochs, then close all files.
-
-        This blocks: call it in a thread, while no plan is outstanding.
-        """
-        self._active.finish()
-        aborted = self._active.aborted_index.file_to_sync()
-        self._new_names = self._new_names or aborted is not None
-        self.producers.end_offset = self.log_end
-        if self.log_end > (self.snapshots.latest or self.log_start):
-            path = self.snapshots.write(self.log_end, self.producers.entries())
-            self._unsynced_paths += [path] if path else []
-            self._new_names = True
-        plan = self.pending_sync()
-        if plan is not None:
-            plan.run()
-            self.synced(plan)
-        self._active.offset_index.file_to_sync().sync()
-        self._active.time_index.file_to_sync().sync()
-        if aborted is not None:
-            aborted.sync()
-        self.abandon()
-
-    def abandon(self) -> None:
-        """Close the files without writing anything, because the disk has failed or the files will be removed."""
-        for segment in self.segments:
-            segment.close()
-        self.doomed.close()
-
-    def follow(self, directory: str) -> None:
-        """Update all paths after the directory was renamed. No other thread may be using the files."""
-        self._unsynced_paths = [directory + path.removeprefix(self.directory) for path in self._unsynced_paths]
-        self.directory, self._new_names = directory, True
-        for follow in (self.snapshots.follow, *(segment.follow for segment in self.segments)):
-            follow(directory)
-
-    def delete_directory(self, unique: str) -> str:
-        """Rename the directory, which frees its name at once, and return the new path for the caller to remove."""
-        self.abandon()
-        parent = self.directory.rsplit("/", 1)[0]
-        target = f"{parent}/{marked_dir_name(self.topic_partition, unique, DELETE_DIR_SUFFIX)}"
-        self.files.rename(self.directory, target)
-        self.files.sync_dir(parent)
-        return target

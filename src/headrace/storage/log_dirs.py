@@ -172,7 +172,7 @@ def open_log_dirs(
     return opened
 
 
-def open_living_dirs(
+def open_usable_log_dirs(
     files: Files, paths: Sequence[str], metadata_dir: str, *, node_id: NodeId
 ) -> tuple[list[LogDir], dict[str, OSError]]:
     """Open the usable directories of a starting node; return them and the errors of the others.
@@ -181,9 +181,11 @@ def open_living_dirs(
     """
     failed: dict[str, OSError] = {}
 
-    def note(path: str, error: OSError) -> None:
+    def record_failure(path: str, error: OSError) -> None:
         if path == metadata_dir:
-            why = f"metadata.log.dir: {path} cannot be used ({error.strerror or error}): without it this node cannot start"
+            why = (
+                f"metadata.log.dir: {path} cannot be used ({error.strerror or error}); the node cannot start without it"
+            )
             raise ConfigError(why) from error
         failed[path] = error
 
@@ -191,9 +193,9 @@ def open_living_dirs(
     known = any(files.exists(f"{path}/{META_PROPERTIES}") for path in paths)
     missing = [path for path in paths if known and not files.exists(path)]
     for path in missing:
-        note(path, FileNotFoundError(errno.ENOENT, "it does not exist", path))
-    there = [path for path in paths if path not in failed]
-    return open_log_dirs(files, there, node_id=node_id, on_failure=note), failed
+        record_failure(path, FileNotFoundError(errno.ENOENT, "it does not exist", path))
+    available = [path for path in paths if path not in failed]
+    return open_log_dirs(files, available, node_id=node_id, on_failure=record_failure), failed
 
 
 def close_log_dirs(log_dirs: Iterable[LogDir]) -> None:
@@ -212,7 +214,7 @@ def _check_identity(log_dirs: Sequence[LogDir], node_id: NodeId | None, cluster_
         if cluster_id is not None and meta.cluster_id != cluster_id:
             raise ConfigError(f"log.dirs: {log_dir.path} belongs to cluster {meta.cluster_id}, not to {cluster_id}")
         if meta.directory_id in seen:
-            twin = f"{seen[meta.directory_id]} and {log_dir.path}"
-            raise ConfigError(f"log.dirs: {twin} have the same directory id {uuid_text(meta.directory_id)}")
+            both = f"{seen[meta.directory_id]} and {log_dir.path}"
+            raise ConfigError(f"log.dirs: {both} have the same directory id {uuid_text(meta.directory_id)}")
         seen[meta.directory_id] = log_dir.path
         node_id, cluster_id = meta.node_id, meta.cluster_id

@@ -13,7 +13,7 @@ from crc32c import crc32c
 
 from headrace.base.errors import CorruptData
 from headrace.records.batch import SEQUENCE_MAX
-from headrace.storage.files import Files, is_passing, read_all
+from headrace.storage.files import Files, is_transient, read_all
 from headrace.storage.names import DELETED_SUFFIX, SNAPSHOT_SUFFIX, offset_of, snapshot_name
 from headrace.storage.producer_state import AppendedBatch, ProducerEntry
 from headrace.storage.sync import write_unsynced
@@ -53,9 +53,9 @@ def decode_snapshot(data: bytes) -> list[ProducerEntry]:
     if version != SNAPSHOT_VERSION:
         raise CorruptData(f"producer snapshot has version {version}, not {SNAPSHOT_VERSION}")
     if checksum != crc32c(memoryview(data)[_CHECKSUM_END:]):
-        raise CorruptData("producer snapshot does not fit its checksum")
+        raise CorruptData("producer snapshot does not match its checksum")
     if count * _ENTRY.size != len(data) - _HEAD.size:
-        raise CorruptData(f"producer snapshot says {count} entries in {len(data)} bytes")
+        raise CorruptData(f"producer snapshot of {len(data)} bytes claims {count} entries")
     entries = []
     for producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, first in _ENTRY.iter_unpack(
         memoryview(data)[_HEAD.size :]
@@ -85,7 +85,7 @@ class ProducerSnapshots:
     def latest(self) -> int | None:
         return self._offsets[-1] if self._offsets else None
 
-    def follow(self, directory: str) -> None:
+    def set_directory(self, directory: str) -> None:
         """Update the path after the directory was renamed."""
         self._directory = directory
 
@@ -113,19 +113,19 @@ class ProducerSnapshots:
         return None
 
     def keep_range(self, low: int, high: int) -> None:
-        """Remove snapshots at or below `low`, which say nothing about the rest of the log, and those above `high`."""
+        """Remove snapshots at or below `low`, which do not describe the rest of the log, and those above `high`."""
         for offset in list(self._offsets):
             if offset <= low or offset > high:
                 self._remove(offset)
 
     def mark_deleted(self, low: int, high: int) -> list[str]:
-        """Forget the snapshots from `low` to below `high` and return their paths, to be removed with their segments.
+        """Stop tracking the snapshots from `low` to below `high` and return their paths, to be removed with their segments.
 
         The files are renamed to `.deleted` if possible.
         """
-        gone = [known for known in self._offsets if low <= known < high]
-        self._offsets = [known for known in self._offsets if not low <= known < high]
-        return [self._mark_deleted(self.path(known)) for known in gone]
+        deleted = [offset for offset in self._offsets if low <= offset < high]
+        self._offsets = [offset for offset in self._offsets if not low <= offset < high]
+        return [self._mark_deleted(self.path(offset)) for offset in deleted]
 
     def _mark_deleted(self, path: str) -> str:
         try:
@@ -133,12 +133,12 @@ class ProducerSnapshots:
         except FileNotFoundError:
             return path
         except OSError as error:
-            if not is_passing(error):
+            if not is_transient(error):
                 raise
             return path
         return path + DELETED_SUFFIX
 
-    def remove_strays(self, base_offsets: Collection[int]) -> None:
+    def remove_unneeded(self, base_offsets: Collection[int]) -> None:
         """Remove snapshots that belong to no segment's start, except the last one after the start of the last segment.
 
         A clean shutdown writes that one.

@@ -23,7 +23,7 @@ from headrace.records.batch import (
 )
 from headrace.records.control import TransactionMarker
 
-BATCHES_KEPT = 5
+BATCHES_PER_PRODUCER = 5
 NO_OFFSET = -1
 NO_COORDINATOR_EPOCH = -1
 TRANSACTION_VERSION_2 = 2
@@ -57,7 +57,7 @@ class ProducerEntry:
         self.coordinator_epoch = NO_COORDINATOR_EPOCH
         self.last_timestamp = NO_TIMESTAMP
         self.transaction_first_offset = NO_OFFSET  # first offset of the open transaction, if there is one
-        self.batches: deque[AppendedBatch] = deque(maxlen=BATCHES_KEPT)
+        self.batches: deque[AppendedBatch] = deque(maxlen=BATCHES_PER_PRODUCER)
 
     @property
     def last_sequence(self) -> int:
@@ -155,7 +155,7 @@ class ProducerState:
         if marker.coordinator_epoch < entry.coordinator_epoch:
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"marker of coordinator epoch {marker.coordinator_epoch}, {entry.coordinator_epoch} was seen",
+                f"the marker has coordinator epoch {marker.coordinator_epoch}, an earlier one had {entry.coordinator_epoch}",
             )
 
     def appended(self, header: BatchHeader, first_offset: int, timestamp: int) -> None:
@@ -264,5 +264,5 @@ def _out_of_order(header: BatchHeader, why: str) -> KafkaError:
 def _stale_epoch(header: BatchHeader, known: int) -> KafkaError:
     return KafkaError(
         ErrorCode.INVALID_PRODUCER_EPOCH,
-        f"producer {header.producer_id} has epoch {known}, this came with epoch {header.producer_epoch}",
+        f"producer {header.producer_id} has epoch {known}, this request has epoch {header.producer_epoch}",
     )

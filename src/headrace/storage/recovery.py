@@ -2,7 +2,7 @@
 
 After a clean shutdown nothing is scanned. Otherwise every batch of the segments from the recovery point on is checked. The
 first bad batch and everything after it are cut off, as in Kafka: bytes that were never synced were never promised. The report
-says what was lost.
+lists what was lost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.storage.checkpoints import (
 from headrace.storage.files import Files
 from headrace.storage.indexes.sparse_index import CorruptIndex
 from headrace.storage.leader_epochs import LeaderEpochs
-from headrace.storage.leftovers import tidy
+from headrace.storage.leftovers import remove_leftovers
 from headrace.storage.log_config import LogConfig
 from headrace.storage.names import LOG_SUFFIX, offset_of
 from headrace.storage.producer_snapshots import ProducerSnapshots
@@ -62,7 +62,10 @@ class RecoveryReport(Struct):
             f"{cut.path}: cut {cut.bytes_lost} bytes at {cut.position}, the log ends at offset {cut.next_offset}: {cut.reason}"
             for cut in self.cuts
         ]
-        lines += [f"{path}: dropped with {size} bytes, it follows a cut" for path, size in self.dropped_segments]
+        lines += [
+            f"{path}: dropped with {size} bytes, because the segment before it was cut"
+            for path, size in self.dropped_segments
+        ]
         lines += [f"rebuilt {text}" for text in self.rebuilt]
         return lines + [f"damaged {text}" for text in self.damage]
 
@@ -92,12 +95,12 @@ class Loader:
         self._recovering: Segment
 
     def load(self, recovery_point: int, log_start: int) -> LoadedLog:
-        tidy(self._files, self._directory, self.report.removed_files)
+        remove_leftovers(self._files, self._directory, self.report.removed_files)
         snapshots = ProducerSnapshots(self._files, self._directory)
         epochs_lost = self._load_epochs()
-        first_unsound = self._open_segments(recovery_point)
-        if first_unsound is not None:
-            self._recover(first_unsound, snapshots, log_start)
+        first_unchecked = self._open_segments(recovery_point)
+        if first_unchecked is not None:
+            self._recover(first_unchecked, snapshots, log_start)
         if len(self._segments) and self._segments.active.next_offset < log_start:
             self._drop_all(snapshots, log_start)
         if not len(self._segments):
@@ -108,8 +111,8 @@ class Loader:
             self._rebuild_epochs()
         self._epochs.truncate_from_end(log_end)
         self._epochs.truncate_from_start(log_start)
-        snapshots.remove_strays(self._segments.base_offsets())
-        if first_unsound is None:
+        snapshots.remove_unneeded(self._segments.base_offsets())
+        if first_unchecked is None:
             try:
                 reload_producers(
                     self._producers, snapshots, self._segments, log_start, log_end, self._config, self._now_ms
@@ -119,9 +122,9 @@ class Loader:
         else:
             snapshots.keep_range(log_start, log_end)
         self._producers.end_offset = log_end
-        # A log end that was cut has not been synced; only a clean shutdown proves that everything is on disk.
-        sound = self._clean and first_unsound is None
-        recovery_point = max(log_start, log_end if sound else min(recovery_point, log_end))
+        # A log that was cut has not been synced; only a clean shutdown proves that everything is on disk.
+        is_synced = self._clean and first_unchecked is None
+        recovery_point = max(log_start, log_end if is_synced else min(recovery_point, log_end))
         return LoadedLog(self._segments, self._epochs, self._producers, snapshots, log_start, recovery_point)
 
     def create(self, log_start: int) -> LoadedLog:
@@ -211,7 +214,7 @@ class Loader:
             self._recovering = segment
             reason = segment.recover(self._visit)
             if reason is None and pending and self._is_gap(segment.next_offset, pending[0].base_offset):
-                reason = f"the next segment begins at offset {pending[0].base_offset}: what lay between is lost"
+                reason = f"the next segment begins at offset {pending[0].base_offset}: the records in between are lost"
             self.report.segments_checked += 1
             if reason is not None:
                 cut = Cut(segment.file.path, segment.size, size - segment.size, segment.next_offset, reason)

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from headrace.base.errors import CorruptData
-from headrace.storage.files import is_passing
+from headrace.storage.files import is_transient
 from headrace.storage.log import Log
 from headrace.storage.segment import Segment
 
 SEGMENTS_AT_ONCE = 16  # renaming the files of this many segments takes about a millisecond
 DELETE_POLICY = "delete"
 
-Goes = Callable[[Segment, Segment | None], bool]  # whether to delete a segment, given it and the next one
+ShouldDelete = Callable[[Segment, Segment | None], bool]  # arguments: a segment and the next one
 
 
 def enforce(log: Log, high_watermark: int, now_ms: int) -> str | None:
@@ -24,27 +24,25 @@ def enforce(log: Log, high_watermark: int, now_ms: int) -> str | None:
 
     Call it until it returns None.
     """
-    for reason, goes in _rules(log, now_ms):
-        count = _oldest(log, high_watermark, goes)
+    for reason, should_delete in _rules(log, now_ms):
+        count = _oldest(log, high_watermark, should_delete)
         if count == len(log.segments):
             try:
                 log.roll(now_ms)
             except OSError as error:
-                if not is_passing(error):
+                if not is_transient(error):
                     raise
                 count -= 1  # a full disk has no space for a new segment until old ones are removed
         if count:
             first = log.segments.first.base_offset
             log.delete_oldest(count, now_ms)
-            return (
-                f"{log.topic_partition}: offsets {first} to {log.segments.first.base_offset - 1} are deleted: {reason}"
-            )
+            return f"{log.topic_partition}: deleted offsets {first} to {log.segments.first.base_offset - 1}: {reason}"
     return None
 
 
-def _rules(log: Log, now_ms: int) -> list[tuple[str, Goes]]:
+def _rules(log: Log, now_ms: int) -> list[tuple[str, ShouldDelete]]:
     config = log.config
-    rules: list[tuple[str, Goes]] = [(f"the log starts at {log.log_start}", _is_below(log.log_start))]
+    rules: list[tuple[str, ShouldDelete]] = [(f"the log starts at {log.log_start}", _is_below(log.log_start))]
     if DELETE_POLICY in config.cleanup_policy:
         if config.retention_bytes >= 0 and log.size >= config.retention_bytes:
             rules.append((f"retention.bytes={config.retention_bytes}", _is_too_much(log.size - config.retention_bytes)))
@@ -53,38 +51,38 @@ def _rules(log: Log, now_ms: int) -> list[tuple[str, Goes]]:
     return rules
 
 
-def _oldest(log: Log, high_watermark: int, goes: Goes) -> int:
+def _oldest(log: Log, high_watermark: int, should_delete: ShouldDelete) -> int:
     count = 0
     for segment in log.segments:
         following = log.segments.following(segment)
         end = log.log_end if following is None else following.base_offset
         is_empty = following is None and segment.size == 0
-        if count == SEGMENTS_AT_ONCE or end > high_watermark or is_empty or not goes(segment, following):
+        if count == SEGMENTS_AT_ONCE or end > high_watermark or is_empty or not should_delete(segment, following):
             break
         count += 1
     return count
 
 
-def _is_below(log_start: int) -> Goes:
+def _is_below(log_start: int) -> ShouldDelete:
     return lambda segment, following: following is not None and following.base_offset <= log_start
 
 
-def _is_too_much(excess: int) -> Goes:
+def _is_too_much(excess: int) -> ShouldDelete:
     left = excess
 
-    def goes(segment: Segment, following: Segment | None) -> bool:
+    def should_delete(segment: Segment, following: Segment | None) -> bool:
         nonlocal left
         left -= segment.size
         return left >= 0
 
-    return goes
+    return should_delete
 
 
-def _is_too_old(before_ms: int) -> Goes:
-    def goes(segment: Segment, following: Segment | None) -> bool:
+def _is_too_old(before_ms: int) -> ShouldDelete:
+    def should_delete(segment: Segment, following: Segment | None) -> bool:
         with suppress(CorruptData):  # a damaged segment expires too
-            segment.prove_max_timestamp()
+            segment.verify_max_timestamp()
         newest = segment.max_timestamp if segment.max_timestamp >= 0 else segment.modified_ms()
         return newest < before_ms
 
-    return goes
+    return should_delete

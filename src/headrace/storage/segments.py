@@ -40,7 +40,7 @@ class Segments:
 
     def remove(self, segment: Segment) -> None:
         slot = bisect_right(self._bases, segment.base_offset) - 1
-        assert self._segments[slot] is segment, "the segment is one of ours"
+        assert self._segments[slot] is segment, "the segment belongs to this log"
         del self._bases[slot]
         del self._segments[slot]
 
@@ -48,15 +48,17 @@ class Segments:
         """Replace `old`, consecutive segments without the active one, with `new`."""
         slot = bisect_right(self._bases, new.base_offset) - 1
         end = slot + len(old)
-        assert self._segments[slot:end] == list(old) and end < len(self._segments), "they are ours, and not active"
+        assert self._segments[slot:end] == list(old) and end < len(self._segments), (
+            "the old segments belong to this log, and none is active"
+        )
         self._bases[slot:end] = [new.base_offset]
         self._segments[slot:end] = [new]
 
     def remove_first(self, count: int) -> list[Segment]:
-        gone = self._segments[:count]
+        removed = self._segments[:count]
         del self._bases[:count]
         del self._segments[:count]
-        return gone
+        return removed
 
     def floor(self, offset: int) -> Segment | None:
         """Return the segment with the greatest base offset that is at most `offset`, or None."""

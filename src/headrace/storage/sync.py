@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from headrace.storage.files import DISK_FULL, STARVED, File, Files, write_atomically
+from headrace.storage.files import DISK_FULL, OUT_OF_RESOURCES, File, Files, write_atomically
 
 
 class Unsynced(OSError):
@@ -48,13 +48,13 @@ class SyncPlan(NamedTuple):
         """
         for file in self.open_files:
             try:
-                with _again_if(STARVED):
+                with _as_unsynced_if(OUT_OF_RESOURCES):
                     file.sync()
             except ValueError:  # closed in the meantime: its segment was removed and need not reach the disk
                 continue
         for path in self.paths:
             try:
-                with _again_if(STARVED):
+                with _as_unsynced_if(OUT_OF_RESOURCES):
                     file = self.files.open(path)
             except FileNotFoundError:
                 continue
@@ -63,18 +63,18 @@ class SyncPlan(NamedTuple):
             finally:
                 file.close()
         for path, data in self.replacements:
-            with _again_if(STARVED | DISK_FULL):
+            with _as_unsynced_if(OUT_OF_RESOURCES | DISK_FULL):
                 write_atomically(self.files, path, data)
         for directory in self.directories:
-            with _again_if(STARVED):
+            with _as_unsynced_if(OUT_OF_RESOURCES):
                 self.files.sync_dir(directory)
 
 
 @contextmanager
-def _again_if(passing: frozenset[int]) -> Iterator[None]:
+def _as_unsynced_if(transient: frozenset[int]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in passing:
+        if error.errno in transient:
             raise Unsynced(error.errno, error.strerror, error.filename) from error
         raise

@@ -179,7 +179,7 @@ def _judge(known: _Place, read: _Read, kept: dict[int, int]) -> str | None:
     found: Any = known.commits.get(read.offset)
     if read.offset != NOTHING:
         if found is None or found.begun > read.ended:
-            return "which nobody had committed"
+            return "which no member had committed"
         if found.refused:
             return "whose commit was refused"
     is_old = found is None or found.era < read.era

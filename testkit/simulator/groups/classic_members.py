@@ -13,7 +13,7 @@ from headrace.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroup
 from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from testkit.simulator.clients import BACKOFF_S, REQUEST_TIMEOUT_S, World
 from testkit.simulator.groups.members import GroupMember
-from testkit.simulator.groups.offsets import PASSING, Group, Place
+from testkit.simulator.groups.offsets import TRANSIENT, Group, Place
 
 PROTOCOL_TYPE, PROTOCOL = "consumer", "range"
 EMBEDDED_VERSION = 1
@@ -37,9 +37,9 @@ def assign_ranges(subscriptions: dict[str, list[str]], topics: dict[str, int]) -
 
 
 class ClassicMember(GroupMember):
-    def __init__(self, name: str, world: World, chance: Random, group: Group, instance_id: str | None) -> None:
-        super().__init__(name, world, chance, group, instance_id)
-        self._version = chance.choice((5, 7, 9))
+    def __init__(self, name: str, world: World, random: Random, group: Group, instance_id: str | None) -> None:
+        super().__init__(name, world, random, group, instance_id)
+        self._version = random.choice((5, 7, 9))
         self.begin_again()
 
     def begin_again(self) -> None:
@@ -71,8 +71,8 @@ class ClassicMember(GroupMember):
             member_id=self.member_id,
             group_instance_id=self.instance_id,
         )
-        answer: HeartbeatResponse = await self.ask(request)
-        code = ErrorCode(answer.error_code)
+        response: HeartbeatResponse = await self.send_request(request)
+        code = ErrorCode(response.error_code)
         if code is ErrorCode.NONE:
             if not self.is_late:
                 self.prolong(sent)
@@ -85,7 +85,7 @@ class ClassicMember(GroupMember):
             await self._take_refusal(code, "heartbeat")
 
     async def _take_refusal(self, code: ErrorCode, what: str) -> None:
-        if code in PASSING:
+        if code in TRANSIENT:
             await self.pause(BACKOFF_S)
         elif code in (ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS):
             self.give(list(self.owned))
@@ -113,13 +113,13 @@ class ClassicMember(GroupMember):
         )
         # A missing member delays all others by the whole rebalance timeout, twice if it joins but does not sync.
         patience_s = self.group.rebalance_ms / 1000 * 2 + INITIAL_DELAY_S_MAX + REQUEST_TIMEOUT_S
-        answer: JoinGroupResponse = await self.ask(request, self._version, patience_s)
-        code = ErrorCode(answer.error_code)
+        response: JoinGroupResponse = await self.send_request(request, self._version, patience_s)
+        code = ErrorCode(response.error_code)
         if code is ErrorCode.MEMBER_ID_REQUIRED:
-            self.member_id = answer.member_id
+            self.member_id = response.member_id
         elif code is ErrorCode.NONE:
-            self.member_id = answer.member_id
-            await self._sync(answer, topics, sent, patience_s)
+            self.member_id = response.member_id
+            await self._sync(response, topics, sent, patience_s)
         else:
             await self._take_refusal(code, "join")
 
@@ -136,8 +136,8 @@ class ClassicMember(GroupMember):
             protocol_name=PROTOCOL,
             assignments=assignments,
         )
-        answer: SyncGroupResponse = await self.ask(request, timeout_s=patience_s)
-        code = ErrorCode(answer.error_code)
+        response: SyncGroupResponse = await self.send_request(request, timeout_s=patience_s)
+        code = ErrorCode(response.error_code)
         if code is not ErrorCode.NONE:
             await self._take_refusal(code, "sync")
             return
@@ -145,7 +145,7 @@ class ClassicMember(GroupMember):
         if self.is_late:
             return  # it took so long that the coordinator may have removed the member: join again
         self.generation, self._joined_topics = joined.generation_id, topics
-        assigned = codec(ConsumerProtocolAssignment, EMBEDDED_VERSION).decode(bytes(answer.assignment), len(PREFIX))
+        assigned = codec(ConsumerProtocolAssignment, EMBEDDED_VERSION).decode(bytes(response.assignment), len(PREFIX))
         places = [(one.topic, index) for one in assigned.assigned_partitions for index in one.partitions]
         self.take(places, None if self.group.is_mixed else self.generation)
 
@@ -163,9 +163,11 @@ class ClassicMember(GroupMember):
         if not self.member_id:
             return
         identity = LeaveGroupRequest.MemberIdentity(self.member_id, self.instance_id)
-        answer: LeaveGroupResponse = await self.ask(LeaveGroupRequest(group_id=self.group.name, members=[identity]))
-        code = ErrorCode(answer.error_code)
-        if code is not ErrorCode.NONE and code not in PASSING:
+        response: LeaveGroupResponse = await self.send_request(
+            LeaveGroupRequest(group_id=self.group.name, members=[identity])
+        )
+        code = ErrorCode(response.error_code)
+        if code is not ErrorCode.NONE and code not in TRANSIENT:
             self.unexpected("leave", code)
 
 

@@ -12,7 +12,7 @@ from headrace.protocol.messages.consumer_group_heartbeat import (
 )
 from testkit.simulator.clients import BACKOFF_S, LOST, World
 from testkit.simulator.groups.members import GroupMember
-from testkit.simulator.groups.offsets import PASSING, Group, Place
+from testkit.simulator.groups.offsets import TRANSIENT, Group, Place
 
 JOINING, LEAVING, LEAVING_TO_RETURN = 0, -1, -2
 REVOKING_S = 0.4
@@ -29,14 +29,14 @@ BEGIN_AGAIN = frozenset(
 
 
 class ConsumerMember(GroupMember):
-    def __init__(self, name: str, world: World, chance: Random, group: Group, instance_id: str | None) -> None:
-        super().__init__(name, world, chance, group, instance_id)
-        self._version = chance.choice((0, 1, 1))
-        self._assignor = chance.choice((None, None, "range", "uniform"))
+    def __init__(self, name: str, world: World, random: Random, group: Group, instance_id: str | None) -> None:
+        super().__init__(name, world, random, group, instance_id)
+        self._version = random.choice((0, 1, 1))
+        self._assignor = random.choice((None, None, "range", "uniform"))
         self.begin_again()
 
     def begin_again(self) -> None:
-        self.member_id = "" if self._version == 0 else uuid_text(new_uuid(self.chance))
+        self.member_id = "" if self._version == 0 else uuid_text(new_uuid(self.random))
         self._join_next()
 
     def _join_next(self) -> None:
@@ -60,7 +60,7 @@ class ConsumerMember(GroupMember):
         self._revoke()
         listed, sent = sorted(self.owned), self.world.loop.now
         joins = self.generation == JOINING
-        full = joins or not self._is_sure or self.chance.random() < FULL_SHARE
+        full = joins or not self._is_sure or self.random.random() < FULL_SHARE
         topics = self.topics
         request = ConsumerGroupHeartbeatRequest(
             group_id=self.group.name,
@@ -73,15 +73,15 @@ class ConsumerMember(GroupMember):
             topic_partitions=self._listed(listed) if full or listed != self._told else None,
         )
         self._is_sure = False
-        answer: ConsumerGroupHeartbeatResponse = await self.ask(request, self._version)
-        code = ErrorCode(answer.error_code)
+        response: ConsumerGroupHeartbeatResponse = await self.send_request(request, self._version)
+        code = ErrorCode(response.error_code)
         if code is ErrorCode.NONE:
             self._told, self._told_topics, self._is_sure = listed, topics, True
-            self._follow(answer, sent)
+            self._follow(response, sent)
         elif code in BEGIN_AGAIN:
             self.give(list(self.owned))
             self._join_next()
-        elif code in PASSING or code is ErrorCode.UNRELEASED_INSTANCE_ID:
+        elif code in TRANSIENT or code is ErrorCode.UNRELEASED_INSTANCE_ID:
             await self.pause(BACKOFF_S)
         else:
             self.unexpected("heartbeat", code)
@@ -95,13 +95,13 @@ class ConsumerMember(GroupMember):
             for name, indexes in topics.items()
         ]
 
-    def _follow(self, answer: ConsumerGroupHeartbeatResponse, sent: float) -> None:
-        assert answer.member_id is not None
-        self.member_id, self.generation = answer.member_id, answer.member_epoch
-        if answer.assignment is not None:
+    def _follow(self, response: ConsumerGroupHeartbeatResponse, sent: float) -> None:
+        assert response.member_id is not None
+        self.member_id, self.generation = response.member_id, response.member_epoch
+        if response.assignment is not None:
             self._target = {
                 (self.topic_named(topic.topic_id), index): None
-                for topic in answer.assignment.topic_partitions
+                for topic in response.assignment.topic_partitions
                 for index in topic.partitions
             }
         if not self._surplus():
@@ -109,9 +109,9 @@ class ConsumerMember(GroupMember):
             self.prolong(sent)
         elif not self._revoke_at:
             # Do not prolong: the coordinator's rebalance timeout already runs, since some time after the last `prolong`.
-            stubborn = not self.group.quiet and self.chance.random() < STUBBORN_SHARE
+            stubborn = not self.group.quiet and self.random.random() < STUBBORN_SHARE
             longest = self.group.rebalance_ms / 1000 * 2 if stubborn else REVOKING_S
-            self._revoke_at = self.world.loop.now + self.chance.random() * longest
+            self._revoke_at = self.world.loop.now + self.random.random() * longest
         if not self.is_late:
             self.take([place for place in self._target if place not in self.owned])
 
@@ -127,7 +127,7 @@ class ConsumerMember(GroupMember):
     async def leave(self) -> None:
         if self.generation <= 0:
             return
-        returns = self.instance_id is not None and self.chance.random() < 0.7
+        returns = self.instance_id is not None and self.random.random() < 0.7
         request = ConsumerGroupHeartbeatRequest(
             group_id=self.group.name,
             member_id=self.member_id,
@@ -135,9 +135,9 @@ class ConsumerMember(GroupMember):
             member_epoch=LEAVING_TO_RETURN if returns else LEAVING,
         )
         try:
-            answer: ConsumerGroupHeartbeatResponse = await self.ask(request, self._version)
+            response: ConsumerGroupHeartbeatResponse = await self.send_request(request, self._version)
         except LOST:
             return  # the member leaves even if the coordinator does not know it
-        code = ErrorCode(answer.error_code)
-        if code is not ErrorCode.NONE and code not in PASSING | BEGIN_AGAIN:
+        code = ErrorCode(response.error_code)
+        if code is not ErrorCode.NONE and code not in TRANSIENT | BEGIN_AGAIN:
             self.unexpected("leave", code)

@@ -31,15 +31,15 @@ class GroupMember(GroupClient, ABC):
 
     commit_versions: tuple[int, ...] = (9, BY_ID_VERSION_MIN)
 
-    def __init__(self, name: str, world: World, chance: Random, group: Group, instance_id: str | None) -> None:
-        super().__init__(name, world, chance, group, instance_id)
+    def __init__(self, name: str, world: World, random: Random, group: Group, instance_id: str | None) -> None:
+        super().__init__(name, world, random, group, instance_id)
         self.owned: dict[Place, None] = {}
         self.until = 0.0
         self.topics = self._subscription()
         self._committing: asyncio.Task[object] | None = None
-        self.commit_version = chance.choice(self.commit_versions)
-        self.fetch_version = chance.choice((7, 8, 9, 10))
-        self.fetches_stable = chance.random() < 0.5
+        self.commit_version = random.choice(self.commit_versions)
+        self.fetch_version = random.choice((7, 8, 9, 10))
+        self.fetches_stable = random.random() < 0.5
 
     # --- implemented by each protocol
 
@@ -77,10 +77,10 @@ class GroupMember(GroupClient, ABC):
 
     def _subscription(self) -> list[str]:
         names = list(self.group.topics)
-        return sorted(self.chance.sample(names, self.chance.randint(1, len(names))))
+        return sorted(self.random.sample(names, self.random.randint(1, len(names))))
 
     async def _live_on(self) -> None:
-        kind, session_s = self.chance.random(), self.group.session_ms / 1000
+        kind, session_s = self.random.random(), self.group.session_ms / 1000
         if (kind := kind - DEATH_SHARE) < 0:
             await self._die()
             await self.pause(session_s * 2)
@@ -149,15 +149,15 @@ class GroupMember(GroupClient, ABC):
         """Commit or fetch offsets at random; half of the time concurrently with heartbeats, as real consumers do."""
         if self._committing is not None and not self._committing.done():
             return
-        places = [place for place in self.owned if self.chance.random() < 0.7]
-        if places and not self.is_late and self.group.committing and self.chance.random() < COMMIT_SHARE:
+        places = [place for place in self.owned if self.random.random() < 0.7]
+        if places and not self.is_late and self.group.committing and self.random.random() < COMMIT_SHARE:
             work: Coroutine[Any, Any, object] = self.commit(places)
-        elif self.chance.random() < FETCH_SHARE:
+        elif self.random.random() < FETCH_SHARE:
             work = self.fetch()
         else:
             return
         self._committing = self.world.loop.create_task(work)
-        if self.chance.random() < 0.5:
+        if self.random.random() < 0.5:
             await asyncio.wait([self._committing])
 
     @property

@@ -22,7 +22,7 @@ BY_ID_VERSION_MIN = 10  # first version of OffsetCommit and OffsetFetch with top
 MANY_GROUPS_VERSION_MIN = 8  # first version of OffsetFetch with several groups
 MEMBER_VERSION_MIN = 9  # first version of OffsetFetch with a member id and epoch
 # The coordinator has moved or is not ready; the request may have been written nonetheless.
-PASSING = frozenset(
+TRANSIENT = frozenset(
     {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
 )
 # A commit of a member with a stale generation, or one that is too early.
@@ -60,8 +60,8 @@ class Group(Struct):
 
 
 class GroupClient(Client):
-    def __init__(self, name: str, world: World, chance: Random, group: Group, instance_id: str | None) -> None:
-        super().__init__(name, world, chance)
+    def __init__(self, name: str, world: World, random: Random, group: Group, instance_id: str | None) -> None:
+        super().__init__(name, world, random)
         self.group = group
         self.instance_id = instance_id
         self.member_id = ""
@@ -91,14 +91,14 @@ class GroupClient(Client):
 
     # --- requests
 
-    async def ask(self, request: Any, version: int | None = None, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
+    async def send_request(self, request: Any, version: int | None = None, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
         """Send a request to the coordinator; sometimes close the connection before the response arrives."""
         connection = await asyncio.wait_for(self._coordinator(), REQUEST_TIMEOUT_S)
         sent = self.world.loop.now
         if version is None:
             version = connection.version_for(type(request))
         future = connection.send(request, version)
-        if not self.group.quiet and self.chance.random() < HANG_UP_SHARE:
+        if not self.group.quiet and self.random.random() < HANG_UP_SHARE:
             await self.pause(0.02)
             await connection.close()
         try:
@@ -139,15 +139,15 @@ class GroupClient(Client):
             ],
         )
         try:
-            answer: OffsetCommitResponse = await self.ask(request, self.commit_version)
+            response: OffsetCommitResponse = await self.send_request(request, self.commit_version)
         except LOST as error:
             for call in calls.values():
                 self.history.info(call, error=type(error).__name__)
             return
-        for answered in answer.topics:
+        for answered in response.topics:
             name = answered.name or self.topic_named(answered.topic_id)
-            for partition_answer in answered.partitions:
-                self._end_commit(calls.pop((name, partition_answer.partition_index)), partition_answer.error_code)
+            for partition_response in answered.partitions:
+                self._end_commit(calls.pop((name, partition_response.partition_index)), partition_response.error_code)
         for call in calls.values():
             self.history.info(call, error="NOT_TOLD")
             self.unexpected("a commit without a word", ErrorCode.NONE)
@@ -160,7 +160,7 @@ class GroupClient(Client):
             self.history.fail(call, error=code.name)
         else:
             self.history.info(call, error=code.name)
-            if code not in PASSING:
+            if code not in TRANSIENT:
                 self.unexpected("commit", code)
 
     async def fetch(self) -> bool:
@@ -168,7 +168,7 @@ class GroupClient(Client):
         version = self.fetch_version
         names = [(topic, list(range(count))) for topic, count in self.group.topics.items()]
         if version >= MANY_GROUPS_VERSION_MIN:
-            is_known = version >= MEMBER_VERSION_MIN and self.generation > 0 and self.chance.random() < 0.5
+            is_known = version >= MEMBER_VERSION_MIN and self.generation > 0 and self.random.random() < 0.5
             wanted = OffsetFetchRequest.OffsetFetchRequestGroup(
                 group_id=self.group.name,
                 member_id=self.member_id if is_known else None,
@@ -187,15 +187,15 @@ class GroupClient(Client):
             )
         call = self.history.invoke(self.process, "fetch", group=self.group.name)
         try:
-            answer: OffsetFetchResponse = await self.ask(request, version)
+            response: OffsetFetchResponse = await self.send_request(request, version)
         except LOST as error:
             self.history.info(call, error=type(error).__name__)
             return False
-        found: Any = answer.groups[0] if version >= MANY_GROUPS_VERSION_MIN else answer
+        found: Any = response.groups[0] if version >= MANY_GROUPS_VERSION_MIN else response
         code = ErrorCode(found.error_code)
         if code is not ErrorCode.NONE:
             self.history.fail(call, error=code.name)
-            if code not in PASSING | REFUSALS:
+            if code not in TRANSIENT | REFUSALS:
                 self.unexpected("fetch", code)
             return False
         offsets = [

@@ -48,7 +48,7 @@ class GroupFaults(Faults):
         """Return the topics whose partitions may change leaders, and the callback for each change."""
         return {GROUPS_TOPIC: broker.groups.elected}
 
-    def _led(self, chance: Random) -> tuple[Told, Partition] | None:
+    def _led(self, random: Random) -> tuple[Told, Partition] | None:
         node = self._machine.node
         if node is None:
             return None
@@ -56,7 +56,7 @@ class GroupFaults(Faults):
         found = [one for one in node.broker.replicas.all() if one.name.topic in told and one.is_leader]
         if not found:
             return None
-        partition = chance.choice(found)
+        partition = random.choice(found)
         return told[partition.name.topic], partition
 
     async def check_always(self) -> None:
@@ -70,33 +70,33 @@ class GroupFaults(Faults):
         await asyncio.gather(super().check_always(), look())
 
     async def _unload(self) -> None:
-        await self.unload(self._chance)
+        await self.unload(self._random)
 
-    async def unload(self, chance: Random) -> None:
+    async def unload(self, random: Random) -> None:
         """Take the leadership of a random partition away for a while."""
-        led = self._led(chance)
+        led = self._led(random)
         if led is not None:
-            await self._machine.inside(_lose_and_regain(*led, chance.random() * UNLOADED_S_MAX))
+            await self._machine.inside(_lose_and_regain(*led, random.random() * UNLOADED_S_MAX))
 
     async def _unload_at_once(self) -> None:
         """Take leadership away and return it at once, up to four times, so that some changes interrupt loading."""
-        for _ in range(self._chance.randint(1, 4)):
-            led = self._led(self._chance)
+        for _ in range(self._random.randint(1, 4)):
+            led = self._led(self._random)
             if led is not None:
                 await self._machine.inside(_lose_and_regain(*led, None))
-            await asyncio.sleep(self._chance.random() * 0.02)
+            await asyncio.sleep(self._random.random() * 0.02)
 
-    async def storm(self, chance: Random, is_stormy: bool) -> None:
+    async def storm(self, random: Random, is_stormy: bool) -> None:
         """In stormy seeds, unload coordinators all the time, so that an unload follows every step of a rebalance."""
         while is_stormy:
-            await asyncio.sleep(chance.random() * STORM_S)
-            await self.unload(chance)
+            await asyncio.sleep(random.random() * STORM_S)
+            await self.unload(random)
 
     async def _lead_again(self) -> None:
-        """Let the coordinator learn of lost leadership from the partition, before it gets any metadata."""
-        led = self._led(self._chance)
+        """Let the coordinator detect lost leadership from the partition, before it gets any metadata."""
+        led = self._led(self._random)
         if led is not None:
-            await self._machine.inside(_lose_and_regain(*led, self._chance.random() * UNLOADED_S_MAX, told=False))
+            await self._machine.inside(_lose_and_regain(*led, self._random.random() * UNLOADED_S_MAX, told=False))
 
 
 def _check_owners(shard: GroupShard) -> None:
@@ -135,43 +135,43 @@ class GroupSimulation(Simulation):
     flag = "--groups"
 
     def __init__(self, seed: int, trace: Trace) -> None:
-        chance = Random(f"{seed} groups")
-        self._is_flushed = chance.random() < FLUSHED_SHARE
-        self._timeouts = chance.choice((1000, 1500, 3000)), chance.choice((1000, 2500))
-        self._offsets_partitions = chance.choice((1, 1, 2, OFFSETS_PARTITIONS_MAX))
-        self._segment_bytes = chance.choice((None, 2_000, 10_000))
-        self._is_stormy = chance.random() < STORM_SHARE
-        self._group_chance = chance
+        random = Random(f"{seed} groups")
+        self._is_flushed = random.random() < FLUSHED_SHARE
+        self._timeouts = random.choice((1000, 1500, 3000)), random.choice((1000, 2500))
+        self._offsets_partitions = random.choice((1, 1, 2, OFFSETS_PARTITIONS_MAX))
+        self._segment_bytes = random.choice((None, 2_000, 10_000))
+        self._is_stormy = random.random() < STORM_SHARE
+        self._group_random = random
         super().__init__(seed, trace)
 
     def more_options(self) -> dict[str, str]:
-        chance, (session_ms, _) = self._group_chance, self._timeouts
+        random, (session_ms, _) = self._group_random, self._timeouts
         options = {
             "offsets.topic.num.partitions": str(self._offsets_partitions),
             "log.cleaner.min.cleanable.ratio": "0.01",
-            "group.initial.rebalance.delay.ms": str(chance.choice((0, 100, int(INITIAL_DELAY_S_MAX * 1000)))),
+            "group.initial.rebalance.delay.ms": str(random.choice((0, 100, int(INITIAL_DELAY_S_MAX * 1000)))),
             "group.min.session.timeout.ms": "500",
             "group.consumer.min.session.timeout.ms": "500",
             "group.consumer.session.timeout.ms": str(session_ms),
             "group.consumer.min.heartbeat.interval.ms": "50",
             "group.consumer.heartbeat.interval.ms": "100",
-            "group.consumer.assignment.interval.ms": str(chance.choice((0, 0, 500))),
+            "group.consumer.assignment.interval.ms": str(random.choice((0, 0, 500))),
         }
         if self._is_flushed:
             options["log.flush.interval.messages"] = "1"
         return options
 
-    async def play(self) -> None:
+    async def run_clients(self) -> None:
         groups, members = await self._make()
         self.check_always()
-        living = [self.loop.create_task(member.run()) for member in members]
+        active = [self.loop.create_task(member.run()) for member in members]
         if self.machine.two_dirs:
             mover = Mover(
-                "mover", self.world, self._chance("mover"), GROUPS_TOPIC, self._offsets_partitions, [DATA, SECOND_DATA]
+                "mover", self.world, self._random("mover"), GROUPS_TOPIC, self._offsets_partitions, [DATA, SECOND_DATA]
             )
-            living.append(self.loop.create_task(mover.run()))
+            active.append(self.loop.create_task(mover.run()))
         assert isinstance(self.faults, GroupFaults)
-        storm = self.loop.create_task(self.faults.storm(self._chance("storm"), self._is_stormy))
+        storm = self.loop.create_task(self.faults.storm(self._random("storm"), self._is_stormy))
         await self.faults.run()
         storm.cancel()
         await asyncio.wait([storm])
@@ -190,12 +190,12 @@ class GroupSimulation(Simulation):
         for group in groups:
             await self._read_again(group)
         self.world.stopping = True
-        await self._finish(living, "members")
+        await self._finish(active, "members")
 
     async def _make(self) -> tuple[list[Group], list[Member]]:
-        chance = self._chance("members")
-        topics = {topic: chance.randint(1, PARTITIONS_MAX) for topic in TOPICS}
-        first = Client("first", self.world, self._chance("first"))
+        random = self._random("members")
+        topics = {topic: random.randint(1, PARTITIONS_MAX) for topic in TOPICS}
+        first = Client("first", self.world, self._random("first"))
         for topic, partitions in topics.items():
             await create_surely(first, topic, partitions, {})
         if self._segment_bytes is not None:
@@ -204,18 +204,18 @@ class GroupSimulation(Simulation):
             await create_surely(first, GROUPS_TOPIC, self._offsets_partitions, options)
         await first.close()
         groups, members = [], []
-        for number in range(chance.choice((1, 1, 2))):
-            kind = chance.choice((ClassicMember, ConsumerMember))
-            is_mixed = self._chance(f"mixed {number}").random() < MIXED_SHARE
+        for number in range(random.choice((1, 1, 2))):
+            kind = random.choice((ClassicMember, ConsumerMember))
+            is_mixed = self._random(f"mixed {number}").random() < MIXED_SHARE
             group = Group(f"g{number}", topics, *self._timeouts, is_mixed)
             groups.append(group)
-            for index in range(chance.randint(2, MEMBERS_MAX)):
+            for index in range(random.randint(2, MEMBERS_MAX)):
                 name = f"{group.name}-{index}"
                 if is_mixed:
                     # The group is converted whenever the first member of one kind joins or the last one leaves.
                     kind = (ClassicMember, ConsumerMember)[index % 2]
-                instance_id = f"static-{index}" if chance.random() < 0.3 else None
-                members.append(kind(name, self.world, Random(chance.getrandbits(64)), group, instance_id))
+                instance_id = f"static-{index}" if random.random() < 0.3 else None
+                members.append(kind(name, self.world, Random(random.getrandbits(64)), group, instance_id))
         if self._is_flushed:
             self.machine.flushed = [(GROUPS_TOPIC, index) for index in range(OFFSETS_PARTITIONS_MAX)]
         return groups, members
@@ -231,14 +231,14 @@ class GroupSimulation(Simulation):
             await asyncio.sleep(LOOK_S)
 
     async def _read_again(self, group: Group) -> None:
-        reader = ClassicMember(f"{group.name}-reader", self.world, self._chance("reader"), group, None)
+        reader = ClassicMember(f"{group.name}-reader", self.world, self._random("reader"), group, None)
         await reader.until_it_works(reader.learn_topics)
         for _ in range(READ_TRIES):
             if await reader.fetch():
                 await reader.close()
                 return
             await reader.pause(LOOK_S)
-        raise AssertionError(f"nobody tells the offsets of {group.name}")
+        raise AssertionError(f"no coordinator returns the offsets of {group.name}")
 
     def verdict(self) -> list[Anomaly]:
         return check_groups(self.history, self._is_flushed)
@@ -274,4 +274,4 @@ def _unsettled(group: Group, members: list[Member]) -> str | None:
         for index in range(group.topics[topic])
     }
     owned = sorted(TopicPartition(*place) for member in ours for place in member.owned)
-    return None if owned == sorted(wanted) else f"{group.name} owns {owned} and wants {sorted(wanted)}"
+    return None if owned == sorted(wanted) else f"{group.name} owns {owned} and should own {sorted(wanted)}"

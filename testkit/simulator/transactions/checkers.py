@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from testkit.history import Anomaly, Event, History, Kind
 from testkit.simulator.groups.offsets import UNANSWERED, UNEXPECTED
 from testkit.simulator.readers import CORRUPT, READ_COMMITTED
-from testkit.simulator.transactions.clients import END, INIT, NOBODY, OFFSETS, SEND
+from testkit.simulator.transactions.clients import END, INIT, NO_PRODUCER, OFFSETS, SEND
 from testkit.simulator.transactions.readers import READ, STABLE, FinalTransactions, Place
 
 FETCH = "fetch"
@@ -118,7 +118,7 @@ def _identities(history: History) -> Iterator[Anomaly]:
         if event.kind is not Kind.OK or event.operation not in (INIT, END):
             continue
         producer = event.value["producer" if event.operation == INIT else "next_producer"]
-        if producer != NOBODY and owners.setdefault(producer, event.process) != event.process:
+        if producer != NO_PRODUCER and owners.setdefault(producer, event.process) != event.process:
             yield Anomaly("identity given twice", f"{producer} to {owners[producer]} and to {event.process}")
 
 
@@ -170,7 +170,7 @@ def _fates(transactions: dict[str, Transaction]) -> Iterator[Anomaly]:
     for one in transactions.values():
         missing = sorted(set(one.sent) - one.seen)
         if one.seen and not one.may_be_committed:
-            why = "its commit was refused" if one.refused else "nobody asked to commit it"
+            why = "its commit was refused" if one.refused else "no producer requested its commit"
             yield Anomaly("aborted read", f"{one.name}: {sorted(one.seen)} are seen, and {why}")
         elif one.seen and missing:
             yield Anomaly("torn transaction", f"{one.name}: {sorted(one.seen)} are seen, {missing} are not")
@@ -226,7 +226,7 @@ def _reads(
         if isolation == READ_COMMITTED:
             for value in shown.values():
                 if transactions[_owner(value)].commit_begun > event.number:
-                    yield Anomaly("precommitted read", f"{event.process}: {value!r} before anybody wanted its commit")
+                    yield Anomaly("precommitted read", f"{event.process}: {value!r} before its commit was requested")
 
 
 def _stable(history: History, transactions: dict[str, Transaction]) -> Iterator[Anomaly]:
@@ -266,7 +266,7 @@ def _offset_reads(history: History, transactions: dict[str, Transaction]) -> Ite
             where = f"{event.process} read {offset} of {topic}-{index} of {group} (event {event.number})"
             if offset != NOTHING:
                 if offset not in order:
-                    yield Anomaly("aborted offset", f"{where}, which nobody has committed")
+                    yield Anomaly("aborted offset", f"{where}, which no producer has committed")
                     continue
                 one = known[order.index(offset)][1]
                 if not one.is_committed or one.commit_begun > event.number:

@@ -28,7 +28,7 @@ EXPECTING_VERSION_MIN = 3  # first version of InitProducerId with the producer's
 TIMEOUTS_MS = (800, 3_000, 15_000)
 GHOST_SHARE, GHOST_S_MAX = 0.15, 2.5
 DEATH_SHARE = 0.01
-NOBODY = (-1, -1)
+NO_PRODUCER = (-1, -1)
 
 # Another producer has taken over the transactional id.
 FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING})
@@ -66,12 +66,12 @@ class Identity(Struct):
 class TransactionalClient(Client):
     has_ghosts = False
 
-    def __init__(self, name: str, world: World, chance: Random, identity: Identity) -> None:
-        super().__init__(name, world, chance)
+    def __init__(self, name: str, world: World, random: Random, identity: Identity) -> None:
+        super().__init__(name, world, random)
         self.identity = identity
-        self.producer = NOBODY  # id and epoch
-        self._timeout_ms = chance.choice(TIMEOUTS_MS)
-        self._init_version = chance.choice((1, 3, 4, 5))
+        self.producer = NO_PRODUCER  # id and epoch
+        self._timeout_ms = self.choose_timeout_ms()
+        self._init_version = random.choice((1, 3, 4, 5))
         self._ghosts: list[asyncio.Task[None]] = []
         self.is_certain = True  # an error means that nothing was done, not even by another copy of the request
         self.is_lost = False  # a request of this producer may still arrive
@@ -79,8 +79,11 @@ class TransactionalClient(Client):
     def unexpected(self, what: str, code: ErrorCode) -> None:
         self.history.note(UNEXPECTED, member=self.name, producer=self.producer, what=what, error=code.name)
 
+    def choose_timeout_ms(self) -> int:
+        return self.random.choice(TIMEOUTS_MS)
+
     def may_die(self) -> None:
-        if not self.world.stopping and self.chance.random() < DEATH_SHARE:
+        if not self.world.stopping and self.random.random() < DEATH_SHARE:
             raise Died
 
     async def close(self) -> None:
@@ -93,10 +96,10 @@ class TransactionalClient(Client):
     async def coordinator(self, key: str, key_type: int) -> Connection:
         request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
         connection = await self.cluster.any_broker()
-        answer: FindCoordinatorResponse = await connection.request(
+        response: FindCoordinatorResponse = await connection.request(
             request, version=FIND_VERSION, timeout_s=REQUEST_TIMEOUT_S
         )
-        found = answer.coordinators[0]
+        found = response.coordinators[0]
         raise_for(found.error_code, "FindCoordinator")
         return await self.cluster.broker(found.node_id)
 
@@ -117,19 +120,19 @@ class TransactionalClient(Client):
             if error.code not in RETRIABLE:
                 self.unexpected(f"{type(requests[0]).__name__}, connecting", error.code)
             return []
-        answers: list[Any] = []
+        partition_responses: list[Any] = []
         try:
             futures = [self._sent(connect, connection, request, version) for request in requests]
             for future in futures:
-                answer = await asyncio.wait_for(future, REQUEST_TIMEOUT_S)
-                answers.append(answer)
+                response = await asyncio.wait_for(future, REQUEST_TIMEOUT_S)
+                partition_responses.append(response)
         except LOST:
             self.is_certain, self.is_lost = False, True
             await connection.close()
-        return answers
+        return partition_responses
 
     def _sent(self, connect: Connect, connection: Connection, request: Any, version: int) -> asyncio.Future[Any]:
-        if self.has_ghosts and self.chance.random() < GHOST_SHARE:
+        if self.has_ghosts and self.random.random() < GHOST_SHARE:
             self.is_certain = False
             self._ghosts.append(self.world.loop.create_task(self._haunt(connect, request, version)))
         return connection.send(request, version)
@@ -141,15 +144,15 @@ class TransactionalClient(Client):
         except (*LOST, KafkaError):
             return
 
-    async def ask(
+    async def send_request(
         self, connect: Connect, request: Any, version: int, code_of: Callable[[Any], ErrorCode]
     ) -> tuple[Any, ErrorCode]:
         """Send the request until the response has no retriable error; return it and its error code."""
         while True:
-            for answer in await self.attempt(connect, [request], version):
-                code = code_of(answer)
+            for response in await self.attempt(connect, [request], version):
+                code = code_of(response)
                 if code not in RETRIABLE:
-                    return answer, code
+                    return response, code
                 # It may have been written nonetheless, by a coordinator that lost its role before it responded.
                 self.is_certain = False
             await self.pause(BACKOFF_S)
@@ -168,11 +171,11 @@ class TransactionalClient(Client):
 
     async def init(self) -> None:
         """Initialize the producer, half of the time with its current id and epoch; retry without them if refused."""
-        expected = NOBODY
-        if self._init_version >= EXPECTING_VERSION_MIN and self.chance.random() < 0.5:
+        expected = NO_PRODUCER
+        if self._init_version >= EXPECTING_VERSION_MIN and self.random.random() < 0.5:
             expected = self.producer
-        self.producer = NOBODY
-        while self.producer == NOBODY:
+        self.producer = NO_PRODUCER
+        while self.producer == NO_PRODUCER:
             request = InitProducerIdRequest(
                 transactional_id=self.identity.transactional_id,
                 transaction_timeout_ms=self._timeout_ms,
@@ -180,19 +183,19 @@ class TransactionalClient(Client):
                 producer_epoch=expected[1],
             )
             call = self.history.invoke(self.name, INIT, transactional_id=self.identity.transactional_id)
-            answer: InitProducerIdResponse | None = None
+            response: InitProducerIdResponse | None = None
             try:
-                answer, code = await self.ask(
+                response, code = await self.send_request(
                     self.of_transactions, request, self._init_version, lambda told: ErrorCode(told.error_code)
                 )
             finally:
-                if answer is None:
+                if response is None:
                     self.history.info(call)
             if code is ErrorCode.NONE:
-                self.producer = (answer.producer_id, answer.producer_epoch)
+                self.producer = (response.producer_id, response.producer_epoch)
                 self.history.ok(call, producer=self.producer)
             else:
                 self.history.info(call, error=code.name)
-                if code not in FENCED or expected == NOBODY:
+                if code not in FENCED or expected == NO_PRODUCER:
                     self.unexpected("InitProducerId", code)
-                expected = NOBODY
+                expected = NO_PRODUCER

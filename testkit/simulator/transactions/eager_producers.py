@@ -7,12 +7,10 @@ with its next epoch or its next producer id, the error must be retriable; the pr
 from __future__ import annotations
 
 import asyncio
-from random import Random
 
 from headrace.base.errors import ErrorCode
-from testkit.simulator.clients import World
-from testkit.simulator.transactions.clients import FENCED, Fenced, Identity, Spoiled
-from testkit.simulator.transactions.producers import COMMIT_SHARE, PACE_S, QUIET_S, EpochProducer
+from testkit.simulator.transactions.clients import FENCED, Spoiled
+from testkit.simulator.transactions.producers import COMMIT_SHARE, QUIET_S, EpochProducer
 
 TIMEOUT_MS = 600_000  # longer than any run, clocks that jump included
 EMPTY_SHARE, PAUSE_SHARE = 0.4, 0.2
@@ -22,58 +20,37 @@ class EagerProducer(EpochProducer):
     """The only user of its transactional id, with a timeout that never expires: fencing it is an error."""
 
     has_ghosts = False  # a late copy of its own InitProducerId would rightly fence it
+    may_expire = False  # whether the coordinator may expire the transactional id while it is unused
 
-    def __init__(
-        self,
-        name: str,
-        world: World,
-        chance: Random,
-        identity: Identity,
-        topic: str,
-        partitions: int,
-        transactions: int,
-    ) -> None:
-        super().__init__(name, world, chance, identity, topic, partitions, transactions)
-        self._timeout_ms = TIMEOUT_MS
-        self.may_expire = False  # the coordinator may expire the transactional id while it is unused
+    def choose_timeout_ms(self) -> int:
+        super().choose_timeout_ms()  # drawn nevertheless: the traces of earlier seeds stay valid
+        return TIMEOUT_MS
 
     def may_die(self) -> None:
         return
 
-    async def run(self) -> None:
-        await self.find_topic(self.topic)
-        is_known = False
-        while self._left > 0 and not self.world.stopping:
-            self._left -= 1
-            try:
-                if not is_known:
-                    await self._init_undisturbed()
-                    is_known = True
-                await self._play()
-            except Fenced:
-                is_known = False
-            if self.chance.random() < PAUSE_SHARE:
-                await self.pause(PACE_S)
-        await self.close()
-
-    async def _init_undisturbed(self) -> None:
+    async def initialize(self) -> None:
         """Initialize until no earlier InitProducerId of this producer can still arrive."""
         while True:
             self.is_lost = False
-            await self._begin_anew()
+            await super().initialize()
             if not self.is_lost:
                 return
             await asyncio.sleep(QUIET_S)
 
-    async def _play(self) -> None:
+    async def rest(self) -> None:
+        if self.random.random() < PAUSE_SHARE:
+            await super().rest()
+
+    async def run_transaction(self) -> None:
         self._transactions += 1
         self._transaction = f"{self.name}-{self._transactions}"
         commits = False
-        if self.chance.random() >= EMPTY_SHARE:
-            indexes = self.chance.sample(range(self._partitions), self.chance.randint(1, self._partitions))
+        if self.random.random() >= EMPTY_SHARE:
+            indexes = self.random.sample(range(self._partitions), self.random.randint(1, self._partitions))
             try:
                 await self._send(indexes)
-                commits = self.chance.random() < COMMIT_SHARE
+                commits = self.random.random() < COMMIT_SHARE
             except Spoiled:
                 commits = False
         await self._end(commits)

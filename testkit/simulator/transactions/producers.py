@@ -26,7 +26,7 @@ from testkit.simulator.clients import BACKOFF_S, World
 from testkit.simulator.producers import BROKER_TIMEOUT_MS, CODECS
 from testkit.simulator.transactions.clients import (
     END,
-    NOBODY,
+    NO_PRODUCER,
     OFFSETS,
     SEND,
     Died,
@@ -60,23 +60,23 @@ class TransactionalProducer(TransactionalClient, ABC):
         self,
         name: str,
         world: World,
-        chance: Random,
+        random: Random,
         identity: Identity,
         topic: str,
         partitions: int,
         transactions: int,
     ) -> None:
-        super().__init__(name, world, chance, identity)
+        super().__init__(name, world, random, identity)
         self.topic = topic
         self._partitions = partitions
         self._left = transactions
         self._transaction = ""
         self._transactions = self._values = 0
-        self._is_sure = False  # its id and epoch are valid as far as it knows
+        self._is_sure = False  # whether its id and epoch are valid as far as the producer knows
         self._sequences: dict[int, int] = {}
-        self._in_flight = chance.choice((1, 1, 4))
-        self._version = chance.choice(self.produce_versions)
-        self._codec = chance.choice(CODECS)
+        self._in_flight = random.choice((1, 1, 4))
+        self._version = random.choice(self.produce_versions)
+        self._codec = random.choice(CODECS)
 
     async def run(self) -> None:
         await self.find_topic(self.topic)
@@ -84,45 +84,53 @@ class TransactionalProducer(TransactionalClient, ABC):
             self._left -= 1
             try:
                 if not self._is_sure:
-                    await self._begin_anew()
-                await self._play()
+                    await self.initialize()
+                await self.run_transaction()
             except Fenced:
                 self._is_sure = False
             except Died:
-                self._is_sure, self.producer = False, NOBODY
+                self._is_sure, self.producer = False, NO_PRODUCER
                 await self.pause(SLEEP_S_MAX)
-            await self.pause(PACE_S)
+            await self.rest()
         await self.close()
+
+    async def initialize(self) -> None:
+        """Get an id and epoch with which the next transaction can begin."""
+        await self._begin_anew()
+
+    async def rest(self) -> None:
+        """Pause between two transactions."""
+        await self.pause(PACE_S)
 
     async def _begin_anew(self) -> None:
         self._is_sure = False
         await self.init()
         self._is_sure, self._sequences = True, {}
 
-    async def _play(self) -> None:
+    async def run_transaction(self) -> None:
         self._transactions += 1
         self._transaction = f"{self.name}-{self._transactions}"
         self.is_lost = False
         is_whole, is_open = True, False
         try:
-            for _ in range(self.chance.randint(1, STEPS_MAX)):
-                indexes = self.chance.sample(range(self._partitions), self.chance.randint(1, self._partitions))
+            for _ in range(self.random.randint(1, STEPS_MAX)):
+                indexes = self.random.sample(range(self._partitions), self.random.randint(1, self._partitions))
                 await self.join(indexes)
                 is_open = True
                 await self._send(indexes)
                 await self._wait()
-            if self.chance.random() < OFFSETS_SHARE:
+            if self.random.random() < OFFSETS_SHARE:
                 await self._commit_offsets()
         except Spoiled:
             is_whole = False
-        if self.chance.random() < LEAVING_SHARE:
+        if self.random.random() < LEAVING_SHARE:
             raise Died
         if is_open:
-            await self._end(is_whole and self.chance.random() < COMMIT_SHARE)
+            await self._end(is_whole and self.random.random() < COMMIT_SHARE)
         await self.settle(is_whole)
 
     async def _wait(self) -> None:
-        if not self.world.stopping and self.chance.random() < SLEEP_SHARE:
+        if not self.world.stopping and self.random.random() < SLEEP_SHARE:
             await self.pause(SLEEP_S_MAX)
         else:
             await self.pause(PACE_S)
@@ -143,7 +151,7 @@ class TransactionalProducer(TransactionalClient, ABC):
     # --- records
 
     def _next_batch(self, index: int) -> Batch:
-        count = self.chance.randint(1, RECORDS_MAX)
+        count = self.random.randint(1, RECORDS_MAX)
         names = [f"{self._transaction}.{number}" for number in range(self._values, self._values + count)]
         self._values += count
         sequence = self._sequences.get(index, 0)
@@ -170,7 +178,7 @@ class TransactionalProducer(TransactionalClient, ABC):
     async def _send(self, indexes: Sequence[int]) -> None:
         """Send up to `in_flight` batches per partition, and resend the same bytes until their outcome is known."""
         waiting = {
-            index: deque(self._next_batch(index) for _ in range(self.chance.randint(1, self._in_flight)))
+            index: deque(self._next_batch(index) for _ in range(self.random.randint(1, self._in_flight)))
             for index in indexes
         }
         try:
@@ -178,8 +186,8 @@ class TransactionalProducer(TransactionalClient, ABC):
                 requests = [self._request(waiting, turn) for turn in range(max(map(len, waiting.values())))]
                 place = TopicPartition(self.topic, next(iter(waiting)))
                 failed: set[int] = set()
-                for answer in await self.attempt(partial(self.leader, place), requests, self._version):
-                    self._take(answer, waiting, failed)
+                for response in await self.attempt(partial(self.leader, place), requests, self._version):
+                    self._take(response, waiting, failed)
                 waiting = {index: batches for index, batches in waiting.items() if batches}
                 if waiting:
                     await self.pause(BACKOFF_S)
@@ -188,16 +196,16 @@ class TransactionalProducer(TransactionalClient, ABC):
                 for batch in batches:
                     self.history.info(batch.call)
 
-    def _take(self, answer: ProduceResponse, waiting: dict[int, deque[Batch]], failed: set[int]) -> None:
+    def _take(self, response: ProduceResponse, waiting: dict[int, deque[Batch]], failed: set[int]) -> None:
         """Handle a response; batches after a failed one of the same partition stay waiting, whatever their result."""
-        for told in answer.responses[0].partition_responses:
-            code = ErrorCode(told.error_code)
-            if told.index in failed:
+        for partition in response.responses[0].partition_responses:
+            code = ErrorCode(partition.error_code)
+            if partition.index in failed:
                 continue
             if code is ErrorCode.NONE:
-                self.history.ok(waiting[told.index].popleft().call, offset=told.base_offset)
+                self.history.ok(waiting[partition.index].popleft().call, offset=partition.base_offset)
                 continue
-            failed.add(told.index)
+            failed.add(partition.index)
             if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._in_flight > 1:
                 # All were written. As in Kafka, a snapshot has only the last batch of each producer: after a clean restart, the
                 # broker does not recognize earlier batches as duplicates.
@@ -227,7 +235,7 @@ class TransactionalProducer(TransactionalClient, ABC):
 
     async def _commit_offsets(self) -> None:
         await self.join_offsets()
-        count = self.chance.randint(1, self._partitions)
+        count = self.random.randint(1, self._partitions)
         offsets = {index: self.identity.take_offset() for index in range(count)}
         partitions = [
             TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(index, offset) for index, offset in offsets.items()
@@ -249,7 +257,7 @@ class TransactionalProducer(TransactionalClient, ABC):
         )
         code = ErrorCode.UNKNOWN_SERVER_ERROR
         try:
-            _, code = await self.ask(self.of_group, request, self.offsets_version, _offsets_code)
+            _, code = await self.send_request(self.of_group, request, self.offsets_version, _offsets_code)
         finally:
             (self.history.ok if code is ErrorCode.NONE else self.history.info)(call)
         self.judge("TxnOffsetCommit", code)
@@ -259,19 +267,19 @@ class TransactionalProducer(TransactionalClient, ABC):
     async def _end(self, commit: bool) -> None:
         request = EndTxnRequest(self.identity.transactional_id, *self.producer, commit)
         call = self.history.invoke(self.name, END, transaction=self._transaction, commit=commit, producer=self.producer)
-        answer: EndTxnResponse | None = None
+        response: EndTxnResponse | None = None
         self.is_certain = True
         try:
-            answer, code = await self.ask(
-                self.of_transactions, request, self.end_version, lambda told: ErrorCode(told.error_code)
+            response, code = await self.send_request(
+                self.of_transactions, request, self.end_version, lambda response: ErrorCode(response.error_code)
             )
         finally:
-            if answer is None:
+            if response is None:
                 self.history.info(call)
         if code is ErrorCode.NONE:
-            self.history.ok(call, next_producer=(answer.producer_id, answer.producer_epoch))
-            if answer.producer_id >= 0:
-                self.producer = (answer.producer_id, answer.producer_epoch)
+            self.history.ok(call, next_producer=(response.producer_id, response.producer_epoch))
+            if response.producer_id >= 0:
+                self.producer = (response.producer_id, response.producer_epoch)
                 self._sequences = {}
             return
         (self.history.fail if self.is_certain else self.history.info)(call, error=code.name)
@@ -281,8 +289,8 @@ class TransactionalProducer(TransactionalClient, ABC):
             raise Fenced from None  # the coordinator ended it after its timeout
 
 
-def _offsets_code(answer: TxnOffsetCommitResponse) -> ErrorCode:
-    return ErrorCode(max(one.error_code for topic in answer.topics for one in topic.partitions))
+def _offsets_code(response: TxnOffsetCommitResponse) -> ErrorCode:
+    return ErrorCode(max(one.error_code for topic in response.topics for one in topic.partitions))
 
 
 class EpochProducer(TransactionalProducer):
@@ -318,25 +326,27 @@ class AddingProducer(TransactionalProducer):
             v3_and_below_producer_epoch=self.producer[1],
             v3_and_below_topics=[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(self.topic, list(indexes))],
         )
-        _, code = await self.ask(self.of_transactions, request, self.adding_version, _added_code)
+        _, code = await self.send_request(self.of_transactions, request, self.adding_version, _added_code)
         self.judge("AddPartitionsToTxn", code)
 
     async def join_offsets(self) -> None:
         request = AddOffsetsToTxnRequest(self.identity.transactional_id, *self.producer, self.identity.group)
-        _, code = await self.ask(
-            self.of_transactions, request, self.adding_version, lambda told: ErrorCode(told.error_code)
+        _, code = await self.send_request(
+            self.of_transactions, request, self.adding_version, lambda response: ErrorCode(response.error_code)
         )
         self.judge("AddOffsetsToTxn", code)
 
     async def settle(self, is_whole: bool) -> None:
-        if not is_whole or (self.is_lost and self.chance.random() < 0.5):
+        if not is_whole or (self.is_lost and self.random.random() < 0.5):
             await self._begin_anew()
         elif self.is_lost:
             await asyncio.sleep(QUIET_S)
 
 
-def _added_code(answer: AddPartitionsToTxnResponse) -> ErrorCode:
+def _added_code(response: AddPartitionsToTxnResponse) -> ErrorCode:
     codes = [
-        one.partition_error_code for topic in answer.results_by_topic_v3_and_below for one in topic.results_by_partition
+        one.partition_error_code
+        for topic in response.results_by_topic_v3_and_below
+        for one in topic.results_by_partition
     ]
     return ErrorCode(max(codes))

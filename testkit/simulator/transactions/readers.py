@@ -93,8 +93,8 @@ def without_aborted(batches: Sequence[Batch], aborted: Sequence[Aborted]) -> lis
 class TransactionReader(Reader):
     """Follows all partitions from the beginning and never seeks back: a record that was visible must stay visible."""
 
-    def __init__(self, name: str, world: World, chance: Random, topic: str, partitions: int, isolation: int) -> None:
-        super().__init__(name, world, chance, topic, partitions)
+    def __init__(self, name: str, world: World, random: Random, topic: str, partitions: int, isolation: int) -> None:
+        super().__init__(name, world, random, topic, partitions)
         self.isolation_level = isolation
 
     async def run(self) -> None:
@@ -102,8 +102,8 @@ class TransactionReader(Reader):
         positions = dict.fromkeys(range(self.partitions), 0)
         while not self.world.stopping:
             try:
-                if self.chance.random() < 0.2:
-                    await self._ask(self.chance.randrange(self.partitions))
+                if self.random.random() < 0.2:
+                    await self._ask(self.random.randrange(self.partitions))
                 connection = await self.leader(TopicPartition(self.topic, 0))
                 await self._poll(connection, positions)
             except LOST:
@@ -134,8 +134,10 @@ class TransactionReader(Reader):
             for index, position in positions.items()
         }
         try:
-            answers = await self.fetch(connection, positions, FETCH_WAIT_MS, self.chance.choice(FETCH_BYTES))
-            for data in answers:
+            partition_responses = await self.fetch(
+                connection, positions, FETCH_WAIT_MS, self.random.choice(FETCH_BYTES)
+            )
+            for data in partition_responses:
                 position = self._take(calls.pop(data.partition_index), data, positions[data.partition_index])
                 positions[data.partition_index] = position
         except LOST:
@@ -144,7 +146,7 @@ class TransactionReader(Reader):
         finally:
             for call in calls.values():
                 self.history.info(call)
-        if any(data.error_code for data in answers):
+        if any(data.error_code for data in partition_responses):
             await self.pause(BACKOFF_S)
             await self.cluster.refresh([self.topic])
 
@@ -224,9 +226,9 @@ class FinalTransactionReader(TransactionReader):
 class OffsetsReader(GroupClient):
     """Fetches stable committed offsets of a group; the coordinator refuses while a transaction has pending offsets."""
 
-    def __init__(self, name: str, world: World, chance: Random, group: Group) -> None:
-        super().__init__(name, world, chance, group, None)
-        self.fetch_version = chance.choice(OFFSETS_VERSIONS)
+    def __init__(self, name: str, world: World, random: Random, group: Group) -> None:
+        super().__init__(name, world, random, group, None)
+        self.fetch_version = random.choice(OFFSETS_VERSIONS)
         self.fetches_stable = True
 
     async def run(self) -> None:

@@ -40,7 +40,7 @@ IDENTITIES_MAX = 3
 TRANSACTIONS_MAX = 14
 FLUSHED_SHARE = 0.2  # share of the seeds without power losses that flush anyway
 EPOCH_SHARE = 0.7
-TWINS_SHARE = 0.4
+SHARED_ID_SHARE = 0.4
 EAGER_SHARE = 0.5
 EAGER_TRANSACTIONS_MAX = 40
 EXPIRATIONS_MS = (4_000, 604_800_000, 604_800_000)
@@ -62,13 +62,13 @@ class TransactionSimulation(Simulation):
     flag = "--transactions"
 
     def __init__(self, seed: int, trace: Trace) -> None:
-        chance = self._transaction_chance = Random(f"{seed} transactions")
-        self._offsets_partitions = chance.randint(1, STATE_PARTITIONS_MAX)
-        self._state_partitions = chance.randint(1, STATE_PARTITIONS_MAX)
-        self._partitions = chance.randint(1, PARTITIONS_MAX)
-        self._is_stormy = chance.random() < STORM_SHARE
+        random = self._transaction_random = Random(f"{seed} transactions")
+        self._offsets_partitions = random.randint(1, STATE_PARTITIONS_MAX)
+        self._state_partitions = random.randint(1, STATE_PARTITIONS_MAX)
+        self._partitions = random.randint(1, PARTITIONS_MAX)
+        self._is_stormy = random.random() < STORM_SHARE
         # The first draw of a seed's faults decides whether the power may fail.
-        self._is_flushed = Random(f"{seed} faults").random() < 0.5 or chance.random() < FLUSHED_SHARE
+        self._is_flushed = Random(f"{seed} faults").random() < 0.5 or random.random() < FLUSHED_SHARE
         self._groups: list[Group] = []
         self.final = FinalTransactions()
         self.final_offsets: dict[tuple[str, Place], int] = {}
@@ -76,31 +76,31 @@ class TransactionSimulation(Simulation):
         assert self._is_flushed or not self.faults.may_lose_power
 
     def more_options(self) -> dict[str, str]:
-        chance = self._transaction_chance
-        self._expiration_ms = chance.choice(EXPIRATIONS_MS)
+        random = self._transaction_random
+        self._expiration_ms = random.choice(EXPIRATIONS_MS)
         options = {
             "offsets.topic.num.partitions": str(self._offsets_partitions),
             "transaction.state.log.num.partitions": str(self._state_partitions),
-            "transaction.abort.timed.out.transaction.cleanup.interval.ms": str(chance.choice((50, 500, 2_000))),
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": str(random.choice((50, 500, 2_000))),
             "transactional.id.expiration.ms": str(self._expiration_ms),
-            "transaction.remove.expired.transaction.cleanup.interval.ms": str(chance.choice((500, 3_600_000))),
-            "add.partitions.to.txn.retry.backoff.max.ms": str(chance.choice((0, 100))),
+            "transaction.remove.expired.transaction.cleanup.interval.ms": str(random.choice((500, 3_600_000))),
+            "add.partitions.to.txn.retry.backoff.max.ms": str(random.choice((0, 100))),
             "log.cleaner.min.cleanable.ratio": "0.01",
         }
         if self._is_flushed:
             options["log.flush.interval.messages"] = "1"
         return options
 
-    async def play(self) -> None:
+    async def run_clients(self) -> None:
         producers, readers = await self._make()
         self.check_always()
         producing = [self.loop.create_task(producer.run()) for producer in producers]
         others = [self.loop.create_task(reader.run()) for reader in readers]
         if self.machine.two_dirs:
-            mover = Mover("mover", self.world, self._chance("mover"), TOPIC, self._partitions, [DATA, SECOND_DATA])
+            mover = Mover("mover", self.world, self._random("mover"), TOPIC, self._partitions, [DATA, SECOND_DATA])
             others.append(self.loop.create_task(mover.run()))
         assert isinstance(self.faults, TransactionFaults)
-        storm = self.loop.create_task(self.faults.storm(self._chance("storm"), self._is_stormy))
+        storm = self.loop.create_task(self.faults.storm(self._random("storm"), self._is_stormy))
         await self.faults.run()
         storm.cancel()
         await asyncio.wait([storm])
@@ -112,28 +112,28 @@ class TransactionSimulation(Simulation):
         await self._finish(others, "readers")
         await self.machine.until_up()
         reader = FinalTransactionReader(
-            "final", self.world, self._chance("final"), TOPIC, self._partitions, READ_COMMITTED
+            "final", self.world, self._random("final"), TOPIC, self._partitions, READ_COMMITTED
         )
         self.final = await reader.read_everything()
         for group in self._groups:
             await self._read_offsets(group)
 
     async def _make(self) -> tuple[list[TransactionalProducer], list[TransactionReader | OffsetsReader]]:
-        chance = self._chance("clients")
-        await self._create_topics(chance)
+        random = self._random("clients")
+        await self._create_topics(random)
 
         def child() -> Random:
-            return Random(chance.getrandbits(64))
+            return Random(random.getrandbits(64))
 
         producers: list[TransactionalProducer] = []
-        for number in range(chance.randint(1, IDENTITIES_MAX)):
+        for number in range(random.randint(1, IDENTITIES_MAX)):
             identity = Identity(f"id-{number}", f"g{number}")
             self._groups.append(Group(identity.group, {TOPIC: self._partitions}, 0, 0))
-            for twin in range(2 if chance.random() < TWINS_SHARE else 1):
-                kind = EpochProducer if chance.random() < EPOCH_SHARE else AddingProducer
-                name, count = f"producer{number}{'ab'[twin]}", chance.randint(3, TRANSACTIONS_MAX)
+            for instance in range(2 if random.random() < SHARED_ID_SHARE else 1):
+                kind = EpochProducer if random.random() < EPOCH_SHARE else AddingProducer
+                name, count = f"producer{number}{'ab'[instance]}", random.randint(3, TRANSACTIONS_MAX)
                 producers.append(kind(name, self.world, child(), identity, TOPIC, self._partitions, count))
-        if chance.random() < EAGER_SHARE:
+        if random.random() < EAGER_SHARE:
             producers.append(self._eager_producer(child()))
         readers: list[TransactionReader | OffsetsReader] = [
             TransactionReader(name, self.world, child(), TOPIC, self._partitions, isolation)
@@ -146,22 +146,22 @@ class TransactionSimulation(Simulation):
         readers += [OffsetsReader(f"offsets-{group.name}", self.world, child(), group) for group in self._groups]
         return producers, readers
 
-    def _eager_producer(self, chance: Random) -> EagerProducer:
-        count = chance.randint(EAGER_TRANSACTIONS_MAX // 4, EAGER_TRANSACTIONS_MAX)
+    def _eager_producer(self, random: Random) -> EagerProducer:
+        count = random.randint(EAGER_TRANSACTIONS_MAX // 4, EAGER_TRANSACTIONS_MAX)
         identity = Identity("id-eager", "g-eager")
-        eager = EagerProducer("eager", self.world, chance, identity, TOPIC, self._partitions, count)
+        eager = EagerProducer("eager", self.world, random, identity, TOPIC, self._partitions, count)
         eager.may_expire = self._expiration_ms == min(EXPIRATIONS_MS)
         return eager
 
-    async def _create_topics(self, chance: Random) -> None:
+    async def _create_topics(self, random: Random) -> None:
         options = {
-            "internal.segment.bytes": str(chance.choice((4_000, 20_000, 1_000_000))),
-            "index.interval.bytes": str(chance.choice((0, 300, 4096))),
+            "internal.segment.bytes": str(random.choice((4_000, 20_000, 1_000_000))),
+            "index.interval.bytes": str(random.choice((0, 300, 4096))),
         }
         if self._is_compacted:
-            options |= {**COMPACTED, "delete.retention.ms": str(chance.choice((0, 500, 86_400_000)))}
-        state = {"cleanup.policy": "compact", "internal.segment.bytes": str(chance.choice((1_000, 5_000, 1_000_000)))}
-        first = Client("first", self.world, self._chance("first"))
+            options |= {**COMPACTED, "delete.retention.ms": str(random.choice((0, 500, 86_400_000)))}
+        state = {"cleanup.policy": "compact", "internal.segment.bytes": str(random.choice((1_000, 5_000, 1_000_000)))}
+        first = Client("first", self.world, self._random("first"))
         topics = {
             TOPIC: self._partitions,
             GROUPS_TOPIC: self._offsets_partitions,
@@ -176,7 +176,7 @@ class TransactionSimulation(Simulation):
     async def _settle(self) -> None:
         """Wait until every transaction has ended, by its markers or its timeout; assert that this happens in time."""
         reader = TransactionReader(
-            "settler", self.world, self._chance("settler"), TOPIC, self._partitions, READ_COMMITTED
+            "settler", self.world, self._random("settler"), TOPIC, self._partitions, READ_COMMITTED
         )
         await reader.find_topic(TOPIC)
         deadline = self.loop.now + DONE_S_MAX
@@ -187,13 +187,13 @@ class TransactionSimulation(Simulation):
 
     async def _unsettled(self, reader: TransactionReader) -> str | None:
         try:
-            answer: ListTransactionsResponse = await reader.cluster.request(
+            response: ListTransactionsResponse = await reader.cluster.request(
                 ListTransactionsRequest(state_filters=list(UNDECIDED))
             )
-            if answer.error_code:
-                return f"nobody tells of transactions: {ErrorCode(answer.error_code).name}"
-            if answer.transaction_states:
-                return f"open for ever: {answer.transaction_states[0]}"
+            if response.error_code:
+                return f"no coordinator lists transactions: {ErrorCode(response.error_code).name}"
+            if response.transaction_states:
+                return f"a transaction stays open: {response.transaction_states[0]}"
             for index in range(self._partitions):
                 reader.isolation_level = READ_UNCOMMITTED
                 end = (await reader.list_offset(index, LATEST)).offset
@@ -206,11 +206,11 @@ class TransactionSimulation(Simulation):
         return None
 
     async def _read_offsets(self, group: Group) -> None:
-        reader = OffsetsReader(f"final-{group.name}", self.world, self._chance("final offsets"), group)
+        reader = OffsetsReader(f"final-{group.name}", self.world, self._random("final offsets"), group)
         await reader.until_it_works(reader.learn_topics)
         deadline = self.loop.now + DONE_S_MAX
         while not await reader.fetch():
-            assert self.loop.now < deadline, f"nobody tells the offsets of {group.name}"
+            assert self.loop.now < deadline, f"no coordinator returns the offsets of {group.name}"
             await asyncio.sleep(LOOK_S)
         for topic, index, offset in self.history.events[-1].value["offsets"]:
             self.final_offsets[group.name, (topic, index)] = offset

@@ -13,7 +13,7 @@ from headrace.api.permissions import ALTER_CLUSTER, ALTER_CLUSTER_FORWARDED, DES
 from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.broker.forwarding import Forwarding
 from headrace.broker.topic_creation import TopicCreation
-from headrace.controller.acls import acl_wanted, filter_wanted
+from headrace.controller.acls import acl_of_request, filter_of_request
 from headrace.metadata.acls import acl_of
 from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
@@ -63,7 +63,7 @@ class AclsApi:
         if self._authorizer is not None:
             authorizer = self._authorizer
             created = [
-                acl_wanted(creation)
+                acl_of_request(creation)
                 for creation, result in zip(request.creations, response.decode().results, strict=True)
                 if result.error_code == ErrorCode.NONE
             ]
@@ -121,7 +121,7 @@ def describe_acls(
         return DescribeAclsResponse(
             error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured on the broker"
         )
-    requested = filter_wanted(request)
+    requested = filter_of_request(request)
     try:
         requested.check()
     except KafkaError as error:

@@ -33,7 +33,7 @@ from headrace.server.context import Peer, RequestContext
 from headrace.server.dispatch import Service
 from headrace.server.frames import CloseConnection, Deferred, FrameHandler
 from headrace.server.response_writer import joined
-from headrace.statemachine.journal import NotLeader
+from headrace.statemachine.journal import NotLeader, Overloaded
 from headrace.statemachine.runtime import Runtime
 
 # Requests that a broker forwards for a client. Requests that a node sends on its own behalf are not among them.
@@ -151,6 +151,9 @@ class ControllerApi:
             return refuse(error.code, error.message)
         except NotLeader as error:
             return refuse(ErrorCode.NOT_CONTROLLER, str(error))
+        except Overloaded as error:
+            # Admin clients and brokers retry on it at the same controller; after NOT_CONTROLLER they would look for another.
+            return refuse(ErrorCode.REQUEST_TIMED_OUT, str(error))
         except OSError as error:
             return refuse(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"the metadata log could not be written: {error.strerror or error}"

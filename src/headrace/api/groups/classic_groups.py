@@ -12,7 +12,7 @@ from headrace.api.permissions import on_groups
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.broker.shard_runner import Coordination
 from headrace.coordinators.group.classic.joining import MemberRefused
-from headrace.coordinators.group.classic.membership import heartbeat_at_a_glance
+from headrace.coordinators.group.classic.membership import heartbeat_without_decision
 from headrace.coordinators.group.shard import GroupShard
 from headrace.protocol.apis import ApiKey
 from headrace.protocol.declare import Struct
@@ -76,7 +76,7 @@ class ClassicGroupsApi:
         self, context: RequestContext, request: HeartbeatRequest
     ) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
         if context.may(Operation.READ, Resource.GROUP, request.group_id):
-            response = self._groups.glance(request.group_id, heartbeat_at_a_glance, request)
+            response = self._groups.without_decision(request.group_id, heartbeat_without_decision, request)
             if response is not None:
                 return response
         return self._decide(context, request.group_id, request, _refused_heartbeat)

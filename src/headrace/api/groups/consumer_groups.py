@@ -10,7 +10,7 @@ from headrace.api.permissions import on_groups
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.broker.shard_runner import Coordination
 from headrace.coordinators.group.consumer.description import describe
-from headrace.coordinators.group.request import Asked
+from headrace.coordinators.group.request import CoordinatorRequest
 from headrace.coordinators.group.shard import GroupShard
 from headrace.metadata.image import Image
 from headrace.protocol.apis import ApiKey
@@ -59,7 +59,7 @@ class ConsumerGroupsApi:
             self._check(context, request)
         except KafkaError as error:
             return _refused(error)
-        coordinator_request = Asked(
+        coordinator_request = CoordinatorRequest(
             request,
             context.api_version,
             context.client_id or "",

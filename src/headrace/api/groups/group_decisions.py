@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from headrace.base.errors import KafkaError
 from headrace.broker.shard_runner import Coordination
-from headrace.coordinators.group.request import Asked
+from headrace.coordinators.group.request import CoordinatorRequest
 from headrace.coordinators.group.shard import GroupShard
 from headrace.protocol.declare import Struct
 from headrace.server.context import RequestContext
@@ -16,12 +16,15 @@ from headrace.server.context import RequestContext
 Response = TypeVar("Response", bound=Struct)
 
 
-def coordinator_request(context: RequestContext, request: Struct) -> Asked:
-    return Asked(request, context.api_version, context.client_id or "", f"/{context.peer.address}")
+def coordinator_request(context: RequestContext, request: Struct) -> CoordinatorRequest:
+    return CoordinatorRequest(request, context.api_version, context.client_id or "", f"/{context.peer.address}")
 
 
 def request_decision(
-    groups: Coordination[GroupShard], group_id: str, request: Asked, refuse: Callable[[KafkaError], Response]
+    groups: Coordination[GroupShard],
+    group_id: str,
+    request: CoordinatorRequest,
+    refuse: Callable[[KafkaError], Response],
 ) -> Response | Awaitable[Response]:
     """Return the response, or an awaitable if it is not decided yet.
 

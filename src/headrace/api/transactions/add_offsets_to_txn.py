@@ -12,7 +12,7 @@ from headrace.broker.shard_runner import Coordination
 from headrace.coordinators.partitioning import GROUPS_TOPIC, coordinator_partition
 from headrace.coordinators.transaction.request import (
     AddPartitions,
-    PartitionsAnswered,
+    PartitionResults,
 )
 from headrace.coordinators.transaction.shard import TransactionShard
 from headrace.metadata.image import Image
@@ -56,7 +56,7 @@ class AddOffsetsToTxnApi:
             version=context.api_version,
         )
         try:
-            decided: PartitionsAnswered = await self._transactions.decide(request.transactional_id, coordinator_request)
+            decided: PartitionResults = await self._transactions.decide(request.transactional_id, coordinator_request)
         except KafkaError as error:
             return AddOffsetsToTxnResponse(error_code=error.code)
         return AddOffsetsToTxnResponse(error_code=decided.codes[partition])

@@ -14,7 +14,7 @@ from headrace.broker.shard_runner import Coordination
 from headrace.coordinators.partitioning import INTERNAL_TOPICS
 from headrace.coordinators.transaction.request import (
     AddPartitions,
-    PartitionsAnswered,
+    PartitionResults,
 )
 from headrace.coordinators.transaction.shard import TransactionShard
 from headrace.metadata.image import Image
@@ -119,7 +119,7 @@ class AddPartitionsToTxnApi:
             context.api_version,
         )
         try:
-            decided: PartitionsAnswered = await self._transactions.decide(transaction.transactional_id, request)
+            decided: PartitionResults = await self._transactions.decide(transaction.transactional_id, request)
         except KafkaError as error:
             return _same(transaction.topics, error.code)
         return _results(transaction.topics, decided.codes)

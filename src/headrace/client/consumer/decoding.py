@@ -30,10 +30,10 @@ from headrace.records.columns import (
     MICROSECONDS,
     MILLISECONDS,
     OFFSET_MAX,
+    column_bits,
     each_binary,
     each_headers,
     record_batch_of,
-    wanted_bits,
 )
 from headrace.records.compression import decompress
 from headrace.records.kernel import decode_columns, reusable, scan_batches
@@ -205,7 +205,7 @@ class FetchedBatches:
     def _decode(self, shape: Shape, rows_max: int) -> _Decoded:
         first = self._next
         sections = self._sections(rows_max)
-        wanted = wanted_bits(shape.decoded) | COLUMN_BITS["offset"]
+        wanted = column_bits(shape.decoded) | COLUMN_BITS["offset"]
         microseconds = shape.timestamp_unit == MICROSECONDS
         while True:
             try:

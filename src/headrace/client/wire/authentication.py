@@ -33,10 +33,10 @@ async def log_in(connection: Connection, login: Login) -> int:
     version = connection.version_for(SaslAuthenticateRequest)
     for _ in range(ROUNDS_MAX):
         assert token is not None
-        answer: SaslAuthenticateResponse = await connection.send(SaslAuthenticateRequest(auth_bytes=token), version)
-        if answer.error_code != ErrorCode.NONE:
-            raise KafkaError(ErrorCode(answer.error_code), answer.error_message or "")
-        token = exchange.answer(bytes(answer.auth_bytes))
+        response: SaslAuthenticateResponse = await connection.send(SaslAuthenticateRequest(auth_bytes=token), version)
+        if response.error_code != ErrorCode.NONE:
+            raise KafkaError(ErrorCode(response.error_code), response.error_message or "")
+        token = exchange.response(bytes(response.auth_bytes))
         if token is None:
-            return answer.session_lifetime_ms
+            return response.session_lifetime_ms
     raise UnexpectedAnswer(f"{login.mechanism} is not done after {ROUNDS_MAX} rounds")

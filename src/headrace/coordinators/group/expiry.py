@@ -15,22 +15,22 @@ from headrace.coordinators.group.offsets import (
     NO_EXPIRY,
     CommittedOffset,
     DeletedTopic,
-    Place,
+    PartitionKey,
     TopicsDeleted,
     offset_tombstone,
 )
 from headrace.coordinators.group.ownership import GroupOwner, owner_of
 
 if TYPE_CHECKING:
-    from headrace.coordinators.group.request import Asked
+    from headrace.coordinators.group.request import CoordinatorRequest
     from headrace.coordinators.group.shard import GroupShard, Tx
 
 SWEEP = "offsets-sweep"
-LOOKED_AT_ONCE = 200  # offsets and groups examined per turn; also bounds the batch that is written
+EXAMINED_PER_TURN = 200  # offsets and groups examined per turn; also bounds the batch that is written
 MINUTE_MS = 60_000
 
 # A group id and one of its topic-partitions, or None for the group itself, which follows all of its partitions.
-Found = tuple[str, Place | None]
+Found = tuple[str, PartitionKey | None]
 
 
 def begin(shard: GroupShard, now_ms: int, tx: Tx) -> None:
@@ -44,27 +44,27 @@ def on_sweep_timer(shard: GroupShard, timer: tuple[str], now_ms: int, tx: Tx) ->
     """
     if shard.offsets.sweep is None:
         shard.offsets.sweep = _everything(shard)
-    found = list(islice(shard.offsets.sweep, LOOKED_AT_ONCE))
+    found = list(islice(shard.offsets.sweep, EXAMINED_PER_TURN))
     deleted = dict(shard.offsets.deleted)
-    if len(found) < LOOKED_AT_ONCE:
+    if len(found) < EXAMINED_PER_TURN:
         shard.offsets.sweep = None
         shard.offsets.deleted.clear()
         tx.arm((SWEEP,), now_ms + shard.settings.offsets_retention_check_interval_ms)
     else:
         tx.arm((SWEEP,), now_ms + 1)
-    for group_id, place in found:
+    for group_id, topic_partition in found:
         owner = owner_of(shard.owners, group_id)
-        if place is None:
+        if topic_partition is None:
             _expire_group(shard, owner, group_id, tx)
         else:
-            _expire_offset(shard, owner, group_id, place, deleted.get(place[0]), now_ms, tx)
+            _expire_offset(shard, owner, group_id, topic_partition, deleted.get(topic_partition[0]), now_ms, tx)
 
 
 def _everything(shard: GroupShard) -> Iterator[Found]:
     owned = [group_id for owner in shard.owners for group_id in owner.group_ids()]
     for group_id in dict.fromkeys([*owned, *shard.offsets.group_ids()]):
-        for place in shard.offsets.places(group_id):
-            yield group_id, place
+        for topic_partition in shard.offsets.topic_partitions(group_id):
+            yield group_id, topic_partition
         yield group_id, None
 
 
@@ -72,23 +72,23 @@ def _expire_offset(
     shard: GroupShard,
     owner: GroupOwner | None,
     group_id: str,
-    place: Place,
+    topic_partition: PartitionKey,
     deleted: DeletedTopic | None,
     now_ms: int,
     tx: Tx,
 ) -> None:
-    committed, pending = shard.offsets.get(group_id, place), shard.offsets.pending
+    committed, pending = shard.offsets.get(group_id, topic_partition), shard.offsets.pending
     if deleted is not None:
-        there = pending.at(group_id, place) + ([] if committed is None else [committed])
-        if any(_is_of(one, *deleted) for one in there):
-            tx.emit(offset_tombstone(group_id, place))
+        found = pending.at(group_id, topic_partition) + ([] if committed is None else [committed])
+        if any(_is_of(one, *deleted) for one in found):
+            tx.emit(offset_tombstone(group_id, topic_partition))
             return
-    if committed is None or pending.has(group_id, place):
+    if committed is None or pending.has(group_id, topic_partition):
         return  # an open transaction is about to replace it
-    if owner is None or not owner.is_subscribed(group_id, place[0]):
+    if owner is None or not owner.is_subscribed(group_id, topic_partition[0]):
         retention_ms = shard.settings.offsets_retention_minutes * MINUTE_MS
         if _is_expired(owner, group_id, committed, now_ms, retention_ms):
-            tx.emit(offset_tombstone(group_id, place))
+            tx.emit(offset_tombstone(group_id, topic_partition))
 
 
 def _is_of(committed: CommittedOffset, topic_id: Uuid, deleted_ms: int) -> bool:
@@ -116,13 +116,13 @@ def _expire_group(shard: GroupShard, owner: GroupOwner | None, group_id: str, tx
     if shard.offsets.has(group_id):
         return
     if owner is None:
-        shard.classic.forget(group_id, tx)
+        shard.classic.delete(group_id, tx)
     elif owner.is_empty(group_id):
-        owner.forget(group_id, tx)
+        owner.delete(group_id, tx)
 
 
-def on_topics_deleted(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
-    request = asked.request
+def on_topics_deleted(shard: GroupShard, received: CoordinatorRequest, now_ms: int, tx: Tx) -> None:
+    request = received.request
     assert isinstance(request, TopicsDeleted)
     for topic in request.topics:
         shard.offsets.deleted[topic.name] = (topic.topic_id, now_ms)

@@ -15,7 +15,7 @@ from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
 from headrace.protocol.messages.describe_groups import DescribeGroupsResponse
 
 if TYPE_CHECKING:
-    from headrace.coordinators.group.request import Asked
+    from headrace.coordinators.group.request import CoordinatorRequest
     from headrace.coordinators.group.shard import GroupShard, Tx
 
 NOT_FOUND_VERSION_MIN = 6
@@ -72,12 +72,12 @@ def describe_group(shard: GroupShard, group_id: str, version: int) -> Described:
     )
 
 
-def delete_group(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
+def delete_group(shard: GroupShard, received: CoordinatorRequest, now_ms: int, tx: Tx) -> None:
     """Delete the one group in the request with all its offsets, including those of open transactions.
 
     Raise KafkaError unless the group exists and is empty.
     """
-    request = asked.request
+    request = received.request
     assert isinstance(request, DeleteGroupsRequest)
     [group_id] = request.groups_names
     owner = owner_of(shard.owners, group_id)
@@ -85,7 +85,7 @@ def delete_group(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
     if owner is not None:
         owner.check_delete(group_id)
-    for place in shard.offsets.places(group_id):
-        tx.emit(offset_tombstone(group_id, place))
-    (owner or shard.classic).forget(group_id, tx)
+    for topic_partition in shard.offsets.topic_partitions(group_id):
+        tx.emit(offset_tombstone(group_id, topic_partition))
+    (owner or shard.classic).delete(group_id, tx)
     tx.reply(tx.ticket, None)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.coordinators.group.classic.handlers import CLASSIC_ROOM
-from headrace.coordinators.group.consumer.handlers import CONSUMER_ROOM
-from headrace.coordinators.group.offset_handlers import OFFSETS_ROOM
-from headrace.coordinators.group.shard import Room
+from headrace.coordinators.group.classic.handlers import CLASSIC_HANDLERS
+from headrace.coordinators.group.consumer.handlers import CONSUMER_HANDLERS
+from headrace.coordinators.group.offset_handlers import OFFSETS_HANDLERS
+from headrace.coordinators.group.shard import Handlers
 
-GROUP_ROOMS: tuple[Room, ...] = (OFFSETS_ROOM, CLASSIC_ROOM, CONSUMER_ROOM)
+GROUP_HANDLERS: tuple[Handlers, ...] = (OFFSETS_HANDLERS, CLASSIC_HANDLERS, CONSUMER_HANDLERS)

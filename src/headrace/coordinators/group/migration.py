@@ -1,8 +1,8 @@
 """Online migration of a group between the classic and the consumer type (KIP-848).
 
 A classic group becomes a consumer group when the first member of the new protocol joins, and a classic group again when the last one
-has left. `group.consumer.migration.policy` says which directions are allowed. Members keep their ids and their partitions; generation
-and epoch are the same number. `consumer.guests` serves classic members of a consumer group.
+has left. `group.consumer.migration.policy` sets which directions are allowed. Members keep their ids and their partitions; generation
+and epoch are the same number. `consumer.classic_members` serves classic members of a consumer group.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headrace.coordinators.group.classic.rebalance import JOIN, SYNC, prepare
 from headrace.coordinators.group.classic.state import SESSION, prolong, record_of
 from headrace.coordinators.group.classic.states import State
 from headrace.coordinators.group.consumer.groups import ConsumerGroup
-from headrace.coordinators.group.consumer.members import Member, Owned, names_told
+from headrace.coordinators.group.consumer.members import Member, Owned, sorted_names
 from headrace.coordinators.group.consumer.record_values import (
     current_record,
     group_record,
@@ -87,7 +87,7 @@ def read_assignment(data: bytes, image: Image) -> Assignment:
     version = _embedded_version(data)
     assignment: ConsumerProtocolAssignment = codec(ConsumerProtocolAssignment, version).decode(data, _VERSION.size)
     if assignment.user_data:
-        raise CustomAssignor("the assignment holds data of a custom assignor")
+        raise CustomAssignor("the assignment contains user data of a custom assignor")
     owned: dict[Uuid, tuple[int, ...]] = {}
     for one in assignment.assigned_partitions:
         topic = image.topics.get(one.topic)
@@ -148,7 +148,7 @@ def upgrade(shard: GroupShard, group_id: str, now_ms: int, tx: Tx) -> None:
         tx.cancel((SESSION, group_id, waiting.id))
     tx.cancel((JOIN, group_id))
     tx.cancel((SYNC, group_id))
-    shard.classic.forget(group_id, tx)
+    shard.classic.delete(group_id, tx)
     for member in members:
         tx.emit(member_record(group_id, member))
     group = shard.consumers.group(group_id)
@@ -191,7 +191,7 @@ def _upgraded(group: ClassicGroup, member: ClassicMember, image: Image) -> Membe
         rack_id=subscription.rack_id or None,
         client_id=member.client_id,
         client_host=member.client_host,
-        names=names_told(subscription.topics),
+        names=sorted_names(subscription.topics),
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         classic=classic_metadata(member.session_timeout_ms, protocols),
         epoch=group.generation,

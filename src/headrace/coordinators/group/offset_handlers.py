@@ -12,7 +12,7 @@ from headrace.coordinators.group.offsets import (
     commit,
     delete_offsets,
 )
-from headrace.coordinators.group.shard import Room
+from headrace.coordinators.group.shard import Handlers
 from headrace.coordinators.group.transactional_commits import EndOffsets, commit_in_transaction, end
 from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
 from headrace.protocol.messages.offset_commit import OffsetCommitRequest
@@ -20,8 +20,8 @@ from headrace.protocol.messages.offset_delete import OffsetDeleteRequest
 from headrace.protocol.messages.stored.offsets import LegacyOffsetCommitKey, OffsetCommitKey
 from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 
-OFFSETS_ROOM = Room(
-    verbs={
+OFFSETS_HANDLERS = Handlers(
+    requests={
         OffsetCommitRequest: commit,
         OffsetDeleteRequest: delete_offsets,
         TxnOffsetCommitRequest: commit_in_transaction,
@@ -31,6 +31,6 @@ OFFSETS_ROOM = Room(
         TopicsDeleted: on_topics_deleted,
     },
     appliers={OffsetCommitKey: apply_offset, LegacyOffsetCommitKey: apply_legacy_offset},
-    alarms={SWEEP: on_sweep_timer},
+    timers={SWEEP: on_sweep_timer},
     on_leading=begin,
 )

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import ZERO_UUID, Uuid
-from headrace.coordinators.group.offsets import CommittedOffset, Place
+from headrace.coordinators.group.offsets import CommittedOffset, PartitionKey
 from headrace.coordinators.group.ownership import owner_of
 from headrace.coordinators.group.pending_offsets import PendingOffsets
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from headrace.statemachine.undo import Table
 
 if TYPE_CHECKING:
-    from headrace.coordinators.group.request import Asked
+    from headrace.coordinators.group.request import CoordinatorRequest
     from headrace.coordinators.group.shard import GroupShard, Tx
 
 NO_OFFSET = -1
@@ -30,8 +30,8 @@ FetchedTopic = OffsetFetchResponse.OffsetFetchResponseTopics
 Fetched = OffsetFetchResponse.OffsetFetchResponsePartitions
 
 
-def fetch_stable(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
-    request = asked.request
+def fetch_stable(shard: GroupShard, received: CoordinatorRequest, now_ms: int, tx: Tx) -> None:
+    request = received.request
     assert isinstance(request, FetchGroup)
     tx.reply(tx.ticket, fetch(shard, request, newest=True))
 
@@ -76,18 +76,18 @@ def _hide_unstable(topics: list[FetchedTopic], pending: PendingOffsets, group_id
 
 
 def _find(
-    table: Table[Place, CommittedOffset] | None, place: Place, topic_id: Uuid, newest: bool
+    table: Table[PartitionKey, CommittedOffset] | None, topic_partition: PartitionKey, topic_id: Uuid, newest: bool
 ) -> CommittedOffset | None:
     """Return the committed offset, unless the ids show that it belongs to another topic with the same name."""
     if table is None:
         return None
-    found = table.get(place) if newest else table.committed(place)
+    found = table.get(topic_partition) if newest else table.committed(topic_partition)
     if found is None or ZERO_UUID in (topic_id, found.topic_id) or topic_id == found.topic_id:
         return found
     return None
 
 
-def _all(table: Table[Place, CommittedOffset] | None, newest: bool) -> list[FetchedTopic]:
+def _all(table: Table[PartitionKey, CommittedOffset] | None, newest: bool) -> list[FetchedTopic]:
     topics: dict[str, list[Fetched]] = {}
     if table is not None:
         for (topic, index), found in sorted(table.items() if newest else table.committed_items()):

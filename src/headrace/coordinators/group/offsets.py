@@ -30,7 +30,7 @@ from headrace.statemachine.transactional import Producer
 from headrace.statemachine.undo import Table, UndoLog
 
 if TYPE_CHECKING:
-    from headrace.coordinators.group.request import Asked
+    from headrace.coordinators.group.request import CoordinatorRequest
     from headrace.coordinators.group.shard import GroupShard, Tx
 
 NO_EXPIRY = -1  # the broker's retention applies
@@ -38,11 +38,11 @@ VALUE_VERSION = 4
 VALUE_VERSION_WITH_EXPIRY = 1  # for clients that choose the retention (OffsetCommit before version 5)
 GROUP_ERRORS_VERSION_MIN = 9
 
-Place = tuple[str, int]  # topic and partition
+PartitionKey = tuple[str, int]  # topic and partition
 DeletedTopic = tuple[Uuid, int]  # topic id, and time of the deletion in ms
 Partition = OffsetCommitRequest.OffsetCommitRequestPartition
 TransactionalPartition = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition
-Answered = OffsetCommitResponse.OffsetCommitResponsePartition
+PartitionResponse = OffsetCommitResponse.OffsetCommitResponsePartition
 
 
 class CommittedOffset(msgspec.Struct, frozen=True, gc=False):
@@ -67,10 +67,10 @@ class TopicsDeleted(Struct):
 class OffsetsState:
     def __init__(self, undo: UndoLog) -> None:
         self._undo = undo
-        self.groups: Table[str, Table[Place, CommittedOffset]] = Table(undo)  # no inner table is empty
+        self.groups: Table[str, Table[PartitionKey, CommittedOffset]] = Table(undo)  # no inner table is empty
         self.pending = PendingOffsets(undo)
         # Position of the expiry sweep, and deleted topics whose offsets it must remove; see `expiry`. Not durable.
-        self.sweep: Iterator[tuple[str, Place | None]] | None = None
+        self.sweep: Iterator[tuple[str, PartitionKey | None]] | None = None
         self.deleted: dict[str, DeletedTopic] = {}
 
     def has(self, group_id: str) -> bool:
@@ -80,98 +80,100 @@ class OffsetsState:
     def group_ids(self) -> Iterable[str]:
         return dict.fromkeys([*self.groups.keys(), *self.pending.groups.keys()])
 
-    def places(self, group_id: str) -> Iterable[Place]:
+    def topic_partitions(self, group_id: str) -> Iterable[PartitionKey]:
         """Return the topic-partitions that have an offset, including pending ones."""
         table = self.groups.get(group_id)
-        return dict.fromkeys([*([] if table is None else table.keys()), *self.pending.places(group_id)])
+        return dict.fromkeys([*([] if table is None else table.keys()), *self.pending.topic_partitions(group_id)])
 
-    def put(self, group_id: str, place: Place, offset: CommittedOffset, position: int = NEWEST) -> None:
+    def put(
+        self, group_id: str, topic_partition: PartitionKey, offset: CommittedOffset, position: int = NEWEST
+    ) -> None:
         """Store a committed offset; `position` is the log offset of its record, if later records may exist."""
         if len(self.pending.groups):
-            self.pending.overtake(group_id, place, position)
+            self.pending.overtake(group_id, topic_partition, position)
         table = self.groups.get(group_id)
         if table is None:
             table = self.groups[group_id] = Table(self._undo)
-        table[place] = offset
+        table[topic_partition] = offset
 
-    def drop(self, group_id: str, place: Place) -> None:
+    def drop(self, group_id: str, topic_partition: PartitionKey) -> None:
         if len(self.pending.groups):
-            self.pending.drop(group_id, place)
+            self.pending.drop(group_id, topic_partition)
         table = self.groups.get(group_id)
-        if table is not None and place in table:
-            del table[place]
+        if table is not None and topic_partition in table:
+            del table[topic_partition]
             if not len(table):
                 del self.groups[group_id]
 
-    def get(self, group_id: str, place: Place) -> CommittedOffset | None:
+    def get(self, group_id: str, topic_partition: PartitionKey) -> CommittedOffset | None:
         table = self.groups.get(group_id)
-        return None if table is None else table.get(place)
+        return None if table is None else table.get(topic_partition)
 
-    def has_at(self, group_id: str, place: Place) -> bool:
+    def has_at(self, group_id: str, topic_partition: PartitionKey) -> bool:
         """Return whether the topic-partition has an offset, including pending ones."""
-        return self.get(group_id, place) is not None or self.pending.has(group_id, place)
+        return self.get(group_id, topic_partition) is not None or self.pending.has(group_id, topic_partition)
 
 
 # --- requests
 
 
-def commit(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
-    request = asked.request
+def commit(shard: GroupShard, received: CoordinatorRequest, now_ms: int, tx: Tx) -> None:
+    request = received.request
     assert isinstance(request, OffsetCommitRequest)
-    check = _check_commit(shard, asked, request, now_ms, tx)
+    check = _check_commit(shard, received, request, now_ms, tx)
     expire_ms = NO_EXPIRY if request.retention_time_ms < 0 else now_ms + request.retention_time_ms
     metadata_max = shard.settings.offset_metadata_max_bytes
-    answer = OffsetCommitResponse()
+    response = OffsetCommitResponse()
     for topic in request.topics:
-        answered = []
+        results = []
         for partition in topic.partitions:
             index = partition.partition_index
             if len(partition.committed_metadata or "") > metadata_max:
-                answered.append(Answered(index, ErrorCode.OFFSET_METADATA_TOO_LARGE))
+                results.append(PartitionResponse(index, ErrorCode.OFFSET_METADATA_TOO_LARGE))
                 continue
             if check is not None:
                 check(topic.name, topic.topic_id, index)
             tx.emit(commit_record(request.group_id, topic.name, topic.topic_id, partition, now_ms, expire_ms))
-            answered.append(Answered(index))
-        answer.topics.append(OffsetCommitResponse.OffsetCommitResponseTopic(topic.name, topic.topic_id, answered))
-    tx.reply(tx.ticket, answer)
+            results.append(PartitionResponse(index))
+        response.topics.append(OffsetCommitResponse.OffsetCommitResponseTopic(topic.name, topic.topic_id, results))
+    tx.reply(tx.ticket, response)
 
 
 def _check_commit(
-    shard: GroupShard, asked: Asked, request: OffsetCommitRequest, now_ms: int, tx: Tx
+    shard: GroupShard, received: CoordinatorRequest, request: OffsetCommitRequest, now_ms: int, tx: Tx
 ) -> PartitionCheck | None:
     owner = owner_of(shard.owners, request.group_id)
     if owner is not None:
-        return owner.check_commit(asked, now_ms, tx)
+        return owner.check_commit(received, now_ms, tx)
     if request.generation_id_or_member_epoch < 0:
         return None  # a self-assigned consumer or an administrator: the offsets create the group
     if shard.offsets.has(request.group_id):
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-    known = asked.version >= GROUP_ERRORS_VERSION_MIN
+    known = received.version >= GROUP_ERRORS_VERSION_MIN
     raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND if known else ErrorCode.ILLEGAL_GENERATION)
 
 
-def delete_offsets(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
+def delete_offsets(shard: GroupShard, received: CoordinatorRequest, now_ms: int, tx: Tx) -> None:
     """Delete the offsets of topics that no member of the group is subscribed to."""
-    request = asked.request
+    request = received.request
     assert isinstance(request, OffsetDeleteRequest)
     owner = owner_of(shard.owners, request.group_id)
     if owner is not None:
         owner.check_offset_delete(request.group_id)
     elif not shard.offsets.has(request.group_id):
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
-    answer = OffsetDeleteResponse()
+    response = OffsetDeleteResponse()
     for topic in request.topics:
         code = _deletion_code(owner, request.group_id, topic.name)
-        answered = []
+        results = []
         for partition in topic.partitions:
             index = partition.partition_index
-            answered.append(OffsetDeleteResponse.OffsetDeleteResponsePartition(index, code))
-            place = (topic.name, index)
-            if code is ErrorCode.NONE and shard.offsets.has_at(request.group_id, place):
-                tx.emit(offset_tombstone(request.group_id, place))
-        answer.topics.append(OffsetDeleteResponse.OffsetDeleteResponseTopic(topic.name, answered))
-    tx.reply(tx.ticket, answer)
+            results.append(OffsetDeleteResponse.OffsetDeleteResponsePartition(index, code))
+            topic_partition = (topic.name, index)
+            if code is ErrorCode.NONE and shard.offsets.has_at(request.group_id, topic_partition):
+                tx.emit(offset_tombstone(request.group_id, topic_partition))
+        response.topics.append(OffsetDeleteResponse.OffsetDeleteResponseTopic(topic.name, results))
+    tx.reply(tx.ticket, response)
 
 
 def _deletion_code(owner: GroupOwner | None, group_id: str, topic: str) -> ErrorCode:
@@ -203,16 +205,16 @@ def commit_record(
     return GroupRecord(OffsetCommitKey(group_id, topic, partition.partition_index), value, version, producer=producer)
 
 
-def offset_tombstone(group_id: str, place: Place) -> GroupRecord:
-    return GroupRecord(OffsetCommitKey(group_id, *place), None)
+def offset_tombstone(group_id: str, topic_partition: PartitionKey) -> GroupRecord:
+    return GroupRecord(OffsetCommitKey(group_id, *topic_partition), None)
 
 
 def apply_offset(shard: GroupShard, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
-    place = (sys.intern(key.topic), key.partition)  # a shard may hold a million offsets of few topics
+    topic_partition = (sys.intern(key.topic), key.partition)  # a shard may hold a million offsets of few topics
     if value is None:
-        shard.offsets.drop(key.group, place)
+        shard.offsets.drop(key.group, topic_partition)
         return
-    shard.offsets.put(key.group, place, committed_offset(value))
+    shard.offsets.put(key.group, topic_partition, committed_offset(value))
 
 
 def committed_offset(value: OffsetCommitValue) -> CommittedOffset:

@@ -14,7 +14,7 @@ from headrace.protocol.messages.list_groups import ListGroupsResponse
 from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 
 if TYPE_CHECKING:
-    from headrace.coordinators.group.request import Asked
+    from headrace.coordinators.group.request import CoordinatorRequest
     from headrace.coordinators.group.shard import Tx
 
 Listed = ListGroupsResponse.ListedGroup
@@ -38,7 +38,7 @@ class GroupOwner(Protocol):
 
     def is_subscribed(self, group_id: str, topic: str) -> bool: ...
 
-    def check_commit(self, asked: Asked, now_ms: int, tx: Tx) -> PartitionCheck | None:
+    def check_commit(self, received: CoordinatorRequest, now_ms: int, tx: Tx) -> PartitionCheck | None:
         """Check an OffsetCommitRequest; return the check of each partition, or None if none is needed.
 
         Extend the session of a classic group's member.
@@ -60,7 +60,7 @@ class GroupOwner(Protocol):
     def retained_since(self, group_id: str, committed_ms: int) -> int | None:
         """Return when the retention of an offset committed then starts (KIP-211), or None while it cannot expire."""
 
-    def forget(self, group_id: str, tx: Tx) -> None:
+    def delete(self, group_id: str, tx: Tx) -> None:
         """Emit the tombstones of an empty group. Its offsets are the caller's responsibility."""
 
     def listed(self) -> list[Listed]: ...

@@ -18,7 +18,7 @@ from headrace.protocol.messages.stored.offsets import OffsetCommitKey, OffsetCom
 from headrace.protocol.stored import GROUP_RECORDS
 from headrace.statemachine.transactional import MarkerRecord, OfProducer
 
-NAMES_KEPT = 4096  # cache entries: decoded pairs of group and topic
+NAME_CACHE_SIZE = 4096  # cache entries: decoded pairs of group and topic
 KEY_BYTES_MAX = 1024  # longer keys are decoded generically and not cached
 
 _OFFSET_KEY = b"\x00\x01"
@@ -117,7 +117,7 @@ def _committed_offset(key: bytes, value: bytes) -> GroupRecord | None:
     return GroupRecord(OffsetCommitKey(*names, *_PARTITION.unpack(key[-4:])), committed, version)
 
 
-@lru_cache(NAMES_KEPT)
+@lru_cache(NAME_CACHE_SIZE)
 def _names(key: bytes) -> tuple[str, str] | None:
     """Return group and topic from an offset key without its partition, or None if the key is malformed."""
     try:

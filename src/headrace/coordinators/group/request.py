@@ -12,7 +12,7 @@ def _everything(topic: str) -> bool:
     return True
 
 
-class Asked(NamedTuple):
+class CoordinatorRequest(NamedTuple):
     """A coordinator request with its caller's identity and permissions."""
 
     request: Struct

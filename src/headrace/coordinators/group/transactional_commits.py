@@ -10,7 +10,7 @@ from headrace.base.ids import ZERO_UUID
 from headrace.coordinators.group.offsets import commit_record, committed_offset
 from headrace.coordinators.group.ownership import PartitionCheck, owner_of
 from headrace.coordinators.group.records import GroupRecord
-from headrace.coordinators.group.request import Asked
+from headrace.coordinators.group.request import CoordinatorRequest
 from headrace.protocol.declare import Struct
 from headrace.protocol.messages.stored.offsets import OffsetCommitKey, OffsetCommitValue
 from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
@@ -19,8 +19,8 @@ from headrace.statemachine.transactional import MarkerRecord
 if TYPE_CHECKING:
     from headrace.coordinators.group.shard import GroupShard, Tx
 
-Answered = TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition
-AnsweredTopic = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
+PartitionResponse = TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition
+TopicResponse = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
 
 
 class EndOffsets(Struct):
@@ -29,15 +29,15 @@ class EndOffsets(Struct):
     marker: MarkerRecord
 
 
-def asked_to_end(marker: MarkerRecord) -> Asked:
-    return Asked(EndOffsets(marker), 0)
+def end_request(marker: MarkerRecord) -> CoordinatorRequest:
+    return CoordinatorRequest(EndOffsets(marker), 0)
 
 
 # --- requests
 
 
-def commit_in_transaction(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
-    request = asked.request
+def commit_in_transaction(shard: GroupShard, received: CoordinatorRequest, now_ms: int, tx: Tx) -> None:
+    request = received.request
     assert isinstance(request, TxnOffsetCommitRequest)
     if request.producer_id < 0:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
@@ -57,23 +57,23 @@ def _write(shard: GroupShard, request: TxnOffsetCommitRequest, now_ms: int, tx: 
     producer = (request.producer_id, request.producer_epoch)
     metadata_max = shard.settings.offset_metadata_max_bytes
     topics = shard.image().topics
-    answer = TxnOffsetCommitResponse()
+    response = TxnOffsetCommitResponse()
     for topic in request.topics:
         known = topics.get(topic.name)
         topic_id = ZERO_UUID if known is None else known.id
-        answered = []
+        results = []
         for partition in topic.partitions:
             index = partition.partition_index
             if len(partition.committed_metadata or "") > metadata_max:
-                answered.append(Answered(index, ErrorCode.OFFSET_METADATA_TOO_LARGE))
+                results.append(PartitionResponse(index, ErrorCode.OFFSET_METADATA_TOO_LARGE))
                 continue
             if check is not None:
                 check(topic.name, topic_id, index)
             # Stored by name, as in Kafka: the request has no topic ids.
             tx.emit(commit_record(request.group_id, topic.name, ZERO_UUID, partition, now_ms, producer=producer))
-            answered.append(Answered(index))
-        answer.topics.append(AnsweredTopic(topic.name, answered))
-    return answer
+            results.append(PartitionResponse(index))
+        response.topics.append(TopicResponse(topic.name, results))
+    return response
 
 
 def _check(shard: GroupShard, request: TxnOffsetCommitRequest) -> PartitionCheck | None:
@@ -86,8 +86,8 @@ def _check(shard: GroupShard, request: TxnOffsetCommitRequest) -> PartitionCheck
     raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID if has_offsets else ErrorCode.ILLEGAL_GENERATION)
 
 
-def end(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
-    request = asked.request
+def end(shard: GroupShard, received: CoordinatorRequest, now_ms: int, tx: Tx) -> None:
+    request = received.request
     assert isinstance(request, EndOffsets)
     tx.emit(request.marker)
     tx.reply(tx.ticket, None)
@@ -107,8 +107,8 @@ def is_pending(record: GroupRecord) -> bool:
 def apply_pending(shard: GroupShard, record: GroupRecord, position: int) -> None:
     key, value, producer = record.key, record.value, record.producer
     assert isinstance(key, OffsetCommitKey) and isinstance(value, OffsetCommitValue) and producer is not None
-    place = (sys.intern(key.topic), key.partition)
-    shard.offsets.pending.put(producer[0], key.group, place, position, committed_offset(value))
+    topic_partition = (sys.intern(key.topic), key.partition)
+    shard.offsets.pending.put(producer[0], key.group, topic_partition, position, committed_offset(value))
 
 
 def apply_marker(shard: GroupShard, marker: MarkerRecord) -> None:
@@ -116,6 +116,6 @@ def apply_marker(shard: GroupShard, marker: MarkerRecord) -> None:
 
     The epoch does not matter: a log accepts no record of an older epoch, and the marker of a newer one ends the open transaction.
     """
-    for group_id, place, pending in shard.offsets.pending.end(marker.producer_id):
+    for group_id, topic_partition, pending in shard.offsets.pending.end(marker.producer_id):
         if marker.commit and pending.offset is not None:
-            shard.offsets.put(group_id, place, pending.offset, pending.position)
+            shard.offsets.put(group_id, topic_partition, pending.offset, pending.position)

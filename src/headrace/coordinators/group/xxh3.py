@@ -103,9 +103,9 @@ def _hash_medium(data: bytes, size: int) -> int:
 def _hash_long(data: bytes, size: int) -> int:
     lanes = [_PRIME32_3, _PRIME64_1, _PRIME64_2, _PRIME64_3, _PRIME64_4, _PRIME32_2, _PRIME64_5, _PRIME32_1]
     for stripe in range((size - 1) // _STRIPE):
-        place = stripe % _STRIPES_PER_BLOCK
-        _accumulate(lanes, data, stripe * _STRIPE, _STRIPE_KEYS[place])
-        if place == _STRIPES_PER_BLOCK - 1:
+        topic_partition = stripe % _STRIPES_PER_BLOCK
+        _accumulate(lanes, data, stripe * _STRIPE, _STRIPE_KEYS[topic_partition])
+        if topic_partition == _STRIPES_PER_BLOCK - 1:
             for lane, key in enumerate(_SCRAMBLE_KEY):
                 value = lanes[lane]
                 lanes[lane] = (value ^ value >> 47 ^ key) * _PRIME32_1 & _MASK

@@ -20,7 +20,8 @@ them then would fence a live producer.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.coordinators.transaction.fencing import EpochCause, fenced
@@ -35,7 +36,6 @@ from headrace.coordinators.transaction.request import (
 )
 from headrace.coordinators.transaction.state import EPOCH_LAST, EPOCH_MAX, NO_PARTITIONS, Transaction
 from headrace.coordinators.transaction.states import PREPARED, RESTING, State
-from headrace.statemachine.machine import Ticket
 
 if TYPE_CHECKING:
     from headrace.coordinators.transaction.shard import TransactionShard, Tx
@@ -60,7 +60,7 @@ def end_transaction(shard: TransactionShard, request: EndTransaction, now_ms: in
     new = _bumped(request, old) if bumps else old
     if bumps:
         shard.tables.remember_epoch(request.transactional_id, request.producer_epoch, EpochCause.END)
-    new = new.but(
+    new = new.replace(
         state=State.PREPARE_COMMIT if request.commit else State.PREPARE_ABORT,
         started_ms=now_ms if old.state in RESTING else old.started_ms,
         updated_ms=now_ms,
@@ -129,7 +129,7 @@ def _bumped(request: EndTransaction, old: Transaction) -> Transaction:
             raise ProducerIdNeeded(request.transactional_id)
     elif old.is_kept:
         next_producer_id, next_epoch = producer_id, epoch + 1
-    return old.but(
+    return old.replace(
         producer_epoch=min(old.producer_epoch + 1, EPOCH_MAX),
         next_producer_id=next_producer_id,
         next_producer_epoch=next_epoch,
@@ -145,7 +145,7 @@ def fence(shard: TransactionShard, name: str, old: Transaction, cause: EpochCaus
     shard.fencings.aborted(name, old, cause, now_ms)
     shard.tables.remember_epoch(name, NO_EPOCH, cause)
     bumped = old.producer_epoch < EPOCH_MAX
-    new = old.but(
+    new = old.replace(
         producer_epoch=old.producer_epoch + bumped,
         next_producer_epoch=min(old.next_producer_epoch + 1, EPOCH_MAX) if old.is_kept else NO_EPOCH,
         state=State.PREPARE_ABORT,
@@ -158,8 +158,7 @@ def fence(shard: TransactionShard, name: str, old: Transaction, cause: EpochCaus
 
 def refuse_when_committed(error: KafkaError, tx: Tx) -> None:
     """Fail the request after its records are committed; raising the error would undo them."""
-    asker = tx.ticket
-    tx.reply(Ticket(lambda _, failure: asker.fail(failure or error)), None)
+    tx.call(partial(tx.ticket.fail, error))
 
 
 # --- markers
@@ -201,17 +200,13 @@ def _send(shard: TransactionShard, name: str, decided: Transaction, tx: Tx) -> N
         shard.tables.prepared[name],
     )
 
-    def tell(value: Any, failure: Exception | None) -> None:
-        # After a failure another broker is the coordinator: it finds the record, or nothing was decided.
-        if failure is None:
-            shard.send(markers)
-
-    tx.reply(Ticket(tell), None)
+    # If leadership is lost first, the next coordinator either finds the record and sends the markers, or nothing was decided.
+    tx.call(partial(shard.send, markers))
 
 
 def _complete(shard: TransactionShard, name: str, old: Transaction, now_ms: int, tx: Tx) -> None:
     producer_id, epoch = old.successor
-    new = old.but(
+    new = old.replace(
         producer_id=producer_id,
         producer_epoch=epoch,
         next_producer_id=NO_PRODUCER_ID,

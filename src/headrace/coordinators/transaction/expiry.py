@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 TIMEOUT_SWEEP = "timeout-sweep"
 TIMED_OUT = "timed-out"
 EXPIRY_SWEEP = "expiry-sweep"
-LOOKED_AT_ONCE = 200  # transactional ids per turn
-FORGOTTEN_CHARS_AT_ONCE = 32_768  # approximate length of all ids examined per turn; bounds the batch that is written
+EXAMINED_PER_TURN = 200  # transactional ids per turn
+ID_CHARS_PER_TURN_MAX = 32_768  # approximate length of all ids examined per turn; bounds the batch that is written
 
 
 def begin_sweeps(shard: TransactionShard, now_ms: int, tx: Tx) -> None:
@@ -49,8 +49,8 @@ def on_timeout_sweep(shard: TransactionShard, timer: tuple[str], now_ms: int, tx
     tables = shard.tables
     if tables.timeouts is None:
         tables.timeouts = iter(tables.ongoing.keys())
-    names = list(islice(tables.timeouts, LOOKED_AT_ONCE))
-    if len(names) < LOOKED_AT_ONCE:
+    names = list(islice(tables.timeouts, EXAMINED_PER_TURN))
+    if len(names) < EXAMINED_PER_TURN:
         tables.timeouts = None
         _arm_timeouts(shard, now_ms, tx)
     else:
@@ -99,8 +99,8 @@ def on_expiry_sweep(shard: TransactionShard, timer: tuple[str], now_ms: int, tx:
 
 def _some(names: Iterator[str]) -> Iterator[str]:
     chars = 0
-    for name in islice(names, LOOKED_AT_ONCE):
+    for name in islice(names, EXAMINED_PER_TURN):
         yield name
         chars += len(name)
-        if chars >= FORGOTTEN_CHARS_AT_ONCE:
+        if chars >= ID_CHARS_PER_TURN_MAX:
             return

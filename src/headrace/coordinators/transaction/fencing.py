@@ -1,7 +1,7 @@
 """Refusals of producers that are not, or no longer, the current producer of their transactional id.
 
 Every fenced producer is logged with the epoch it sent, the current epoch and why it is current: a producer that fails with
-PRODUCER_FENCED cannot tell by itself whether a second instance, a timeout or a bug is to blame.
+PRODUCER_FENCED cannot determine by itself whether a second instance, a timeout or a bug is the cause.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Request = InitProducer | AddPartitions | EndTransaction
 
 
 class EpochCause(StrEnum):
-    """Why a transactional id has its current producer epoch. Kept in memory only."""
+    """Why a transactional id has its current producer epoch. Stored in memory only."""
 
     INIT = "a producer called InitProducerId"
     INIT_OVER_ONGOING = "a producer called InitProducerId while a transaction was open"
     TIMEOUT = "a transaction was open longer than its timeout"
     END = "the producer ended a transaction"
-    UNKNOWN = "it was given before this coordinator loaded the transactional id"
+    UNKNOWN = "it was assigned before this coordinator loaded the transactional id"
 
 
 class ProducerFenced(KafkaError):
@@ -55,7 +55,7 @@ class FencingLog:
         producer_id, epoch = current.client
         self._log(
             now_ms,
-            f"Fenced a producer of transactional id {request.transactional_id!r}: {type(request).__name__} came from"
+            f"Fenced a producer of transactional id {request.transactional_id!r}: {type(request).__name__} was sent by"
             f" producer id {request.producer_id} epoch {request.producer_epoch}, the current producer is {producer_id}"
             f" epoch {epoch}, because {cause}",
         )

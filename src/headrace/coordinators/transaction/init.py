@@ -52,7 +52,7 @@ def init_producer(shard: TransactionShard, request: InitProducer, now_ms: int, t
             return
         producer, last_epoch = _next(request, expected, old, shard.tables.last_epochs.get(name))
     shard.tables.remember_epoch(name, last_epoch, EpochCause.INIT)
-    new = (old or Transaction(*producer, timeout_ms)).but(
+    new = (old or Transaction(*producer, timeout_ms)).replace(
         producer_id=producer[0],
         producer_epoch=producer[1],
         timeout_ms=timeout_ms,
@@ -125,7 +125,7 @@ def _keep(shard: TransactionShard, request: InitProducer, old: Transaction, now_
     producer_id, epoch = old.client
     producer_id, epoch = (_fresh(request), 0) if epoch >= EPOCH_LAST else (producer_id, epoch + 1)
     shard.tables.remember_epoch(request.transactional_id, NO_EPOCH, EpochCause.INIT_OVER_ONGOING)
-    new = old.but(next_producer_id=producer_id, next_producer_epoch=epoch, updated_ms=now_ms)
+    new = old.replace(next_producer_id=producer_id, next_producer_epoch=epoch, updated_ms=now_ms)
     shard.change(request.transactional_id, old, new, tx)
     tx.reply(tx.ticket, ProducerInitialized(producer_id, epoch, old.producer_id, old.producer_epoch))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.coordinators.transaction.fencing import fenced
-from headrace.coordinators.transaction.request import AddPartitions, PartitionsAnswered
+from headrace.coordinators.transaction.request import AddPartitions, PartitionResults
 from headrace.coordinators.transaction.state import EPOCH_MAX, Transaction
 from headrace.coordinators.transaction.states import PREPARED, RESTING, State
 
@@ -22,20 +22,20 @@ ABORTABLE_VERSION_MIN = 5
 
 def add_partitions(shard: TransactionShard, request: AddPartitions, now_ms: int, tx: Tx) -> None:
     old = _check(shard, request)
-    asked = frozenset(request.partitions)
+    requested = frozenset(request.partitions)
     if request.verify_only:
         tx.reply(tx.ticket, _verified(request, old))
         return
-    if asked and not (old.state is State.ONGOING and asked <= old.partitions):
-        new = old.but(
+    if requested and not (old.state is State.ONGOING and requested <= old.partitions):
+        new = old.replace(
             state=State.ONGOING,
-            partitions=old.partitions | asked,
+            partitions=old.partitions | requested,
             started_ms=now_ms if old.state in RESTING else old.started_ms,
             updated_ms=now_ms,
             client_version=request.client_version,
         )
         shard.change(request.transactional_id, old, new, tx)
-    tx.reply(tx.ticket, PartitionsAnswered(dict.fromkeys(request.partitions, ErrorCode.NONE)))
+    tx.reply(tx.ticket, PartitionResults(dict.fromkeys(request.partitions, ErrorCode.NONE)))
 
 
 def _check(shard: TransactionShard, request: AddPartitions) -> Transaction:
@@ -58,9 +58,12 @@ def _check(shard: TransactionShard, request: AddPartitions) -> Transaction:
     return old
 
 
-def _verified(request: AddPartitions, old: Transaction) -> PartitionsAnswered:
+def _verified(request: AddPartitions, old: Transaction) -> PartitionResults:
     known = request.version >= ABORTABLE_VERSION_MIN
     missing = ErrorCode.TRANSACTION_ABORTABLE if known else ErrorCode.INVALID_TXN_STATE
-    return PartitionsAnswered(
-        {place: ErrorCode.NONE if place in old.partitions else missing for place in request.partitions}
+    return PartitionResults(
+        {
+            topic_partition: ErrorCode.NONE if topic_partition in old.partitions else missing
+            for topic_partition in request.partitions
+        }
     )

@@ -53,7 +53,7 @@ class AddPartitions(Struct, frozen=True):
     version: int = 5
 
 
-class PartitionsAnswered(Struct, frozen=True):
+class PartitionResults(Struct, frozen=True):
     codes: dict[TopicPartition, ErrorCode]
 
 

@@ -38,17 +38,17 @@ from headrace.statemachine.machine import Decision
 from headrace.statemachine.undo import UndoLog
 
 Tx = Decision[TransactionRecord]
-Verb = Callable[["TransactionShard", Any, int, Tx], None]  # takes the request or the timer
-Asked = InitProducer | AddPartitions | EndTransaction | MarkersWritten
+RequestHandler = Callable[["TransactionShard", Any, int, Tx], None]  # takes the request or the timer
+TransactionRequest = InitProducer | AddPartitions | EndTransaction | MarkersWritten
 EPOCH_BUMP_VERSION_MIN = 2  # transaction version from which each transaction has a new epoch (KIP-890)
 
-VERBS: dict[type[Any], Verb] = {
+REQUEST_HANDLERS: dict[type[Any], RequestHandler] = {
     InitProducer: init_producer,
     AddPartitions: add_partitions,
     EndTransaction: end_transaction,
     MarkersWritten: on_markers_written,
 }
-ALARMS: dict[str, Verb] = {
+TIMER_HANDLERS: dict[str, RequestHandler] = {
     TIMEOUT_SWEEP: on_timeout_sweep,
     TIMED_OUT: on_timed_out,
     EXPIRY_SWEEP: on_expiry_sweep,
@@ -71,11 +71,11 @@ class TransactionShard:
 
     # --- called by the runtime
 
-    def decide(self, request: Asked, now_ms: int, tx: Tx) -> None:
+    def decide(self, request: TransactionRequest, now_ms: int, tx: Tx) -> None:
         if not request.transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         try:
-            VERBS[type(request)](self, request, now_ms, tx)
+            REQUEST_HANDLERS[type(request)](self, request, now_ms, tx)
         except ProducerFenced:
             assert not isinstance(request, MarkersWritten)
             name = request.transactional_id
@@ -89,7 +89,7 @@ class TransactionShard:
     def on_timer(self, timer: Hashable, now_ms: int, tx: Tx) -> None:
         """Handle a timer: a tuple of its kind and the ids that it concerns."""
         assert isinstance(timer, tuple)
-        ALARMS[timer[0]](self, timer, now_ms, tx)
+        TIMER_HANDLERS[timer[0]](self, timer, now_ms, tx)
 
     def on_leading(self, now_ms: int, tx: Tx) -> None:
         begin_endings(self, tx)
@@ -103,9 +103,9 @@ class TransactionShard:
     def change(self, name: str, old: Transaction | None, new: Transaction, tx: Tx) -> Transaction:
         """Emit a change of a transaction and return the result; all changes except tombstones go through here."""
         before = State.EMPTY if old is None else old.state
-        assert before in BEFORE[new.state], f"{name}: {before.text} does not become {new.state.text}"
+        assert before in BEFORE[new.state], f"{name}: no transition from {before.text} to {new.state.text}"
         if old is not None and new.producer_id == old.producer_id:
-            assert new.producer_epoch >= old.producer_epoch, f"{name}: its epoch went back to {new.producer_epoch}"
-        new = new.but(previous_producer_id=new.producer_id if old is None else old.producer_id)
+            assert new.producer_epoch >= old.producer_epoch, f"{name}: its epoch decreases to {new.producer_epoch}"
+        new = new.replace(previous_producer_id=new.producer_id if old is None else old.producer_id)
         tx.emit(record_of(name, new, self.transaction_version()))
         return self.tables.all[name]

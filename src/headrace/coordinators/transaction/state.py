@@ -68,7 +68,7 @@ class Transaction(msgspec.Struct, frozen=True):
     def is_two_phase(self) -> bool:
         return self.timeout_ms == TWO_PHASE_TIMEOUT_MS
 
-    def but(self, **changes: Any) -> Transaction:
+    def replace(self, **changes: Any) -> Transaction:
         return msgspec.structs.replace(self, **changes)
 
 

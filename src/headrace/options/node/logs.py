@@ -9,34 +9,38 @@ DOUBLE_MAX = 1.7976931348623157e308
 
 LOGS_OPTIONS = OptionTable(
     Option(
-        "auto.create.topics.enable", Kind.BOOLEAN, True, "whether a client's question for an unknown topic creates it"
+        "auto.create.topics.enable", Kind.BOOLEAN, True, "whether a metadata request for an unknown topic creates it"
     ),
     Option("delete.topic.enable", Kind.BOOLEAN, True, "whether topics may be deleted"),
-    Option("num.partitions", Kind.INT, 1, "partitions of a topic whose creator does not say how many", at_least=1),
+    Option("num.partitions", Kind.INT, 1, "partitions of a topic created without a number of partitions", at_least=1),
     Option(
         "default.replication.factor",
         Kind.INT,
         1,
-        "replicas of a topic whose creator does not say how many",
+        "replicas of a topic created without a replication factor",
         at_least=1,
         at_most=32_767,
     ),
     Option(
-        "min.insync.replicas", Kind.INT, 1, "replicas that must have a record before acks=all is answered", at_least=1
+        "min.insync.replicas",
+        Kind.INT,
+        1,
+        "replicas that must have a record before a producer with acks=all gets its response",
+        at_least=1,
     ),
     Option("message.max.bytes", Kind.INT, 1_048_588, "the largest batch of records, compressed", at_least=0),
     Option(
         "compression.type",
         Kind.STRING,
         "producer",
-        "how batches are kept: as they came (producer), or in this codec",
+        "codec in which batches are stored; producer: as they were sent",
         one_of=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
     ),
     Option(
         "compression.gzip.level",
         Kind.INT,
         -1,
-        "level for compression.type=gzip; -1 is the library's own",
+        "level for compression.type=gzip; -1: the library's default",
         at_least=-1,
         at_most=9,
         never=(0,),
@@ -45,7 +49,7 @@ LOGS_OPTIONS = OptionTable(
     Option("compression.zstd.level", Kind.INT, 3, "level for compression.type=zstd", at_least=-131_072, at_most=22),
     Option("log.dir", Kind.LIST, ["/tmp/kafka-logs"], "a data directory, if log.dirs is not set"),
     Option("log.dirs", Kind.LIST, None, "data directories"),
-    Option("cordoned.log.dirs", Kind.LIST, [], "data directories that take no new partitions; * means all"),
+    Option("cordoned.log.dirs", Kind.LIST, [], "data directories that get no new partitions; *: all"),
     Option("log.segment.bytes", Kind.INT, 1_073_741_824, "size at which a segment is closed", at_least=1_048_576),
     Option("log.roll.ms", Kind.LONG, None, "age at which a segment is closed; else log.roll.hours", at_least=1),
     Option("log.roll.hours", Kind.INT, 168, "age at which a segment is closed, in hours", at_least=1),
@@ -53,20 +57,26 @@ LOGS_OPTIONS = OptionTable(
         "log.roll.jitter.ms",
         Kind.LONG,
         None,
-        "up to so much earlier, that not all logs roll at once; else log.roll.jitter.hours",
+        "random reduction of log.roll.ms, so that logs do not roll together; else log.roll.jitter.hours",
         at_least=0,
     ),
     Option("log.roll.jitter.hours", Kind.INT, 0, "the same in hours", at_least=0),
-    Option("log.retention.ms", Kind.LONG, None, "how long records are kept, -1 for ever; else log.retention.minutes"),
-    Option("log.retention.minutes", Kind.INT, None, "how long records are kept, in minutes; else log.retention.hours"),
-    Option("log.retention.hours", Kind.INT, 168, "how long records are kept, in hours"),
-    Option("log.retention.bytes", Kind.LONG, -1, "bytes of a partition that are kept; -1: no limit"),
-    Option("log.retention.check.interval.ms", Kind.LONG, 300_000, "how often old segments are looked for", at_least=1),
+    Option(
+        "log.retention.ms", Kind.LONG, None, "how long records are retained, -1: forever; else log.retention.minutes"
+    ),
+    Option(
+        "log.retention.minutes", Kind.INT, None, "how long records are retained, in minutes; else log.retention.hours"
+    ),
+    Option("log.retention.hours", Kind.INT, 168, "how long records are retained, in hours"),
+    Option("log.retention.bytes", Kind.LONG, -1, "bytes of a partition that are retained; -1: no limit"),
+    Option(
+        "log.retention.check.interval.ms", Kind.LONG, 300_000, "interval between checks for old segments", at_least=1
+    ),
     Option(
         "log.cleanup.policy",
         Kind.LIST,
         ["delete"],
-        "what happens to old records: delete, compact or both; empty keeps them",
+        "what happens to old records: delete, compact or both; empty: nothing",
         one_of=("compact", "delete"),
     ),
     Option(
@@ -84,66 +94,66 @@ LOGS_OPTIONS = OptionTable(
         at_least=0,
     ),
     Option(
-        "log.flush.scheduler.interval.ms", Kind.LONG, LONG_MAX, "how often logs that are due are synced", at_least=1
+        "log.flush.scheduler.interval.ms", Kind.LONG, LONG_MAX, "interval between checks for logs to sync", at_least=1
     ),
     Option(
         "log.flush.offset.checkpoint.interval.ms",
         Kind.INT,
         60000,
-        "how often recovery points are written down",
+        "interval between checkpoints of recovery points",
         at_least=0,
     ),
     Option(
         "log.flush.start.offset.checkpoint.interval.ms",
         Kind.INT,
         60000,
-        "how often the starts of logs are written down",
+        "interval between checkpoints of log starts",
         at_least=0,
     ),
     Option(
         "log.segment.delete.delay.ms",
         Kind.LONG,
         60000,
-        "time between taking a segment out of its log and removing the file",
+        "time between deleting a segment from its log and removing the file",
         at_least=0,
     ),
     Option(
         "log.message.timestamp.type",
         Kind.STRING,
         "CreateTime",
-        "whose time counts: the producer's (CreateTime) or the broker's (LogAppendTime)",
+        "timestamps of records: the producer's (CreateTime) or the broker's (LogAppendTime)",
         one_of=("CreateTime", "LogAppendTime"),
     ),
-    Option("log.message.timestamp.before.max.ms", Kind.LONG, LONG_MAX, "how old a producer's time may be", at_least=0),
+    Option(
+        "log.message.timestamp.before.max.ms", Kind.LONG, LONG_MAX, "maximum age of a producer's timestamp", at_least=0
+    ),
     Option(
         "log.message.timestamp.after.max.ms",
         Kind.LONG,
         3_600_000,
-        "how far in the future a producer's time may be",
+        "how far in the future a producer's timestamp may be",
         at_least=0,
     ),
     Option(
         "log.dir.failure.timeout.ms",
         Kind.LONG,
         30000,
-        "the node stops if the controller cannot be told of a failed directory for so long",
+        "the node stops if it cannot report a failed directory to the controller within this time",
         at_least=1,
     ),
-    Option(
-        "log.initial.task.delay.ms", Kind.LONG, 30000, "time after the start before housekeeping begins", at_least=0
-    ),
+    Option("log.initial.task.delay.ms", Kind.LONG, 30000, "delay of background tasks after the start", at_least=0),
     Option(
         "producer.id.expiration.ms",
         Kind.INT,
         86_400_000,
-        "idle time after which an idempotent producer is forgotten",
+        "idle time after which the state of an idempotent producer is removed",
         at_least=1,
     ),
     Option(
         "producer.id.expiration.check.interval.ms",
         Kind.INT,
         600_000,
-        "how often idle producers are looked for",
+        "interval between checks for idle producers",
         at_least=1,
     ),
     *unused(
@@ -163,19 +173,25 @@ LOGS_OPTIONS = OptionTable(
     ),
     *unused(
         PLUGINS,
-        Option("create.topic.policy.class.name", Kind.CLASS, None, "a class that says which topics may be created"),
-        Option("alter.config.policy.class.name", Kind.CLASS, None, "a class that says which options may be changed"),
+        Option("create.topic.policy.class.name", Kind.CLASS, None, "a class that decides which topics may be created"),
+        Option("alter.config.policy.class.name", Kind.CLASS, None, "a class that decides which options may be changed"),
     ),
     Option("log.cleaner.enable", Kind.BOOLEAN, True, "whether logs are compacted"),
     Option("log.cleaner.threads", Kind.INT, 1, "threads that compact logs", at_least=0),
     Option("log.cleaner.dedupe.buffer.size", Kind.LONG, 134_217_728, "memory for the keys of logs that are compacted"),
-    Option("log.cleaner.io.buffer.size", Kind.INT, 524_288, "memory for reading and writing them", at_least=0),
-    Option("log.cleaner.io.buffer.load.factor", Kind.DOUBLE, 0.9, "how full the memory for keys may become"),
+    Option(
+        "log.cleaner.io.buffer.size",
+        Kind.INT,
+        524_288,
+        "memory for reading and writing logs that are compacted",
+        at_least=0,
+    ),
+    Option("log.cleaner.io.buffer.load.factor", Kind.DOUBLE, 0.9, "maximum load factor of the memory for keys"),
     Option(
         "log.cleaner.io.max.bytes.per.second",
         Kind.DOUBLE,
         DOUBLE_MAX,
-        "bytes a second that compaction may read and write",
+        "bytes per second that compaction may read and write",
     ),
     Option("log.cleaner.backoff.ms", Kind.LONG, 15000, "pause when no log needs compaction", at_least=0),
     Option(
@@ -190,7 +206,7 @@ LOGS_OPTIONS = OptionTable(
         "log.cleaner.delete.retention.ms",
         Kind.LONG,
         86_400_000,
-        "how long the marker of a deleted key stays",
+        "how long the tombstone of a deleted key is retained",
         at_least=0,
     ),
     Option("log.cleaner.min.compaction.lag.ms", Kind.LONG, 0, "age below which a record is not compacted", at_least=0),

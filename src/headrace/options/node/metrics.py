@@ -11,11 +11,11 @@ METRICS_OPTIONS = OptionTable(
             "metric.reporters",
             Kind.LIST,
             ["org.apache.kafka.common.metrics.JmxReporter"],
-            "classes that are told of metrics",
+            "classes that metrics are reported to",
         ),
-        Option("kafka.metrics.reporters", Kind.LIST, [], "classes that are told of old-style metrics"),
-        Option("kafka.metrics.polling.interval.secs", Kind.INT, 10, "how often those are asked", at_least=1),
-        Option("metrics.num.samples", Kind.INT, 2, "samples behind a rate", at_least=1),
+        Option("kafka.metrics.reporters", Kind.LIST, [], "classes that old-style metrics are reported to"),
+        Option("kafka.metrics.polling.interval.secs", Kind.INT, 10, "how often those are polled", at_least=1),
+        Option("metrics.num.samples", Kind.INT, 2, "samples of a rate", at_least=1),
         Option("metrics.sample.window.ms", Kind.LONG, 30000, "length of such a sample", at_least=1),
         Option(
             "metrics.recording.level",
@@ -31,6 +31,6 @@ METRICS_OPTIONS = OptionTable(
         Kind.LIST,
         [],
         "classes that look up values of options",
-        refused="values like ${…} cannot be looked up elsewhere; HEADRACE_… in the environment may hold secrets",
+        refused="values like ${…} are not resolved; use environment variables HEADRACE_… for secrets",
     ),
 )

@@ -16,26 +16,26 @@ NETWORK_OPTIONS = OptionTable(
     ),
     Option("node.id", Kind.INT, None, "the number of this node in its cluster", at_least=0),
     Option("broker.id", Kind.INT, -1, "old name of node.id", at_least=-1),
-    Option("broker.rack", Kind.STRING, None, "where the node stands, for placement of replicas across racks"),
+    Option("broker.rack", Kind.STRING, None, "rack of the node, for placement of replicas across racks"),
     Option(
         "listeners",
         Kind.LIST,
         ["PLAINTEXT://:9092"],
-        "doors to open, as NAME://host:port; no host means all interfaces, [..] stands around an IPv6 address",
+        "addresses to listen on, as NAME://host:port; without a host: all interfaces; IPv6 addresses in brackets",
     ),
-    Option("advertised.listeners", Kind.LIST, None, "how clients reach each listener; else as in listeners"),
+    Option("advertised.listeners", Kind.LIST, None, "addresses that clients connect to; else those of listeners"),
     Option(
         "listener.security.protocol.map",
         Kind.STRING,
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
-        "the protocol that each listener speaks, as NAME:PROTOCOL",
+        "the security protocol of each listener, as NAME:PROTOCOL",
     ),
     Option("controller.listener.names", Kind.LIST, None, "which of the listeners belong to the controller"),
     Option(
         "socket.request.max.bytes",
         Kind.INT,
         104_857_600,
-        "the largest request; a connection that announces more is closed",
+        "the largest request; a connection that announces a larger one is closed",
         at_least=1,
     ),
     Option(
@@ -59,14 +59,16 @@ NETWORK_OPTIONS = OptionTable(
         "max.connections",
         Kind.INT,
         INT_MAX,
-        "open connections of each listener; one more is closed at once",
+        "open connections of each listener; further ones are closed at once",
         at_least=0,
     ),
+    Option("connections.max.idle.ms", Kind.LONG, 600_000, "idle time after which a connection is closed; -1: never"),
     Option(
-        "connections.max.idle.ms", Kind.LONG, 600_000, "a connection that is silent for so long is closed; -1: never"
-    ),
-    Option(
-        "connection.failed.authentication.delay.ms", Kind.INT, 100, "how late a failed login is answered", at_least=0
+        "connection.failed.authentication.delay.ms",
+        Kind.INT,
+        100,
+        "delay of the response to a failed login",
+        at_least=0,
     ),
     Option(
         "max.request.partition.size.limit",
@@ -77,7 +79,7 @@ NETWORK_OPTIONS = OptionTable(
     ),
     *unused(
         ONE_NODE,
-        Option("inter.broker.listener.name", Kind.STRING, None, "the listener by which other brokers come"),
+        Option("inter.broker.listener.name", Kind.STRING, None, "the listener that other brokers connect to"),
         Option(
             "security.inter.broker.protocol",
             Kind.STRING,
@@ -96,27 +98,27 @@ NETWORK_OPTIONS = OptionTable(
             "socket.connection.setup.timeout.max.ms",
             Kind.LONG,
             30000,
-            "the longest that this may become after failures",
+            "the upper bound of that time after failures",
         ),
-        Option("controller.socket.timeout.ms", Kind.INT, 30000, "how long the controller may take to answer"),
+        Option("controller.socket.timeout.ms", Kind.INT, 30000, "how long the controller may take to respond"),
     ),
     *unused(
         ONE_LOOP,
         Option("num.network.threads", Kind.INT, 3, "threads that read and write sockets", at_least=1),
         Option("num.io.threads", Kind.INT, 8, "threads that handle requests", at_least=1),
-        Option("background.threads", Kind.INT, 10, "threads for work that nobody waits for", at_least=1),
+        Option("background.threads", Kind.INT, 10, "threads for background tasks", at_least=1),
         Option("queued.max.requests", Kind.INT, 500, "requests that may wait for a thread", at_least=1),
         Option("queued.max.request.bytes", Kind.LONG, -1, "the same in bytes; -1: no limit"),
     ),
     *unused(
-        "the authorizer knows its ACLs before a listener opens",
+        "the authorizer loads its ACLs before a listener opens",
         Option("early.start.listeners", Kind.LIST, None, "listeners that open before the authorizer is ready"),
     ),
     *unused(
         "connections are limited by max.connections only",
         Option("max.connections.per.ip", Kind.INT, INT_MAX, "open connections from one address", at_least=0),
         Option("max.connections.per.ip.overrides", Kind.STRING, "", "the same for single addresses, as host:count"),
-        Option("max.connection.creation.rate", Kind.INT, INT_MAX, "new connections a second", at_least=0),
+        Option("max.connection.creation.rate", Kind.INT, INT_MAX, "new connections per second", at_least=0),
     ),
     *unused(
         PLUGINS,

@@ -28,7 +28,7 @@ OTHER_LOGINS_OPTIONS = OptionTable(
     *unused(
         "OAUTHBEARER is not supported",
         Option("sasl.login.connect.timeout.ms", Kind.INT, None, "how long connecting to a token endpoint may take"),
-        Option("sasl.login.read.timeout.ms", Kind.INT, None, "how long its answer may take"),
+        Option("sasl.login.read.timeout.ms", Kind.INT, None, "how long its response may take"),
         Option(
             "sasl.login.refresh.buffer.seconds",
             Kind.SHORT,
@@ -43,7 +43,7 @@ OTHER_LOGINS_OPTIONS = OptionTable(
             "share of a token's life after which a new one is fetched",
         ),
         Option("sasl.login.refresh.window.jitter", Kind.DOUBLE, 0.05, "random part of it"),
-        Option("sasl.login.retry.backoff.ms", Kind.LONG, 100, "pause before a token is asked for again"),
+        Option("sasl.login.retry.backoff.ms", Kind.LONG, 100, "pause before a token is requested again"),
         Option("sasl.login.retry.backoff.max.ms", Kind.LONG, 10000, "the longest such pause"),
         Option("sasl.oauthbearer.jwks.endpoint.url", Kind.STRING, None, "where the keys of the issuer are"),
         Option("sasl.oauthbearer.jwks.endpoint.refresh.ms", Kind.LONG, 3_600_000, "how often they are fetched"),
@@ -57,7 +57,7 @@ OTHER_LOGINS_OPTIONS = OptionTable(
         Option("sasl.oauthbearer.scope", Kind.STRING, None, "the scope of the broker's own token"),
         Option("sasl.oauthbearer.scope.claim.name", Kind.STRING, "scope", "the claim with the scope"),
         Option("sasl.oauthbearer.sub.claim.name", Kind.STRING, "sub", "the claim with the name of the user"),
-        Option("sasl.oauthbearer.token.endpoint.url", Kind.STRING, None, "where the broker's own token comes from"),
+        Option("sasl.oauthbearer.token.endpoint.url", Kind.STRING, None, "endpoint of the broker's own token"),
         Option("sasl.oauthbearer.client.credentials.client.id", Kind.STRING, None, "the client id for it"),
         Option("sasl.oauthbearer.client.credentials.client.secret", Kind.PASSWORD, None, "the secret for it"),
         Option(
@@ -78,7 +78,7 @@ OTHER_LOGINS_OPTIONS = OptionTable(
             "sasl.oauthbearer.assertion.claim.nbf.seconds",
             Kind.INT,
             60,
-            "how long before now the assertion is good",
+            "how long before now the assertion is valid",
             at_least=0,
             at_most=3600,
         ),

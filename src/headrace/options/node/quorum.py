@@ -11,10 +11,16 @@ QUORUM_OPTIONS = OptionTable(
         "broker.heartbeat.interval.ms",
         Kind.INT,
         2000,
-        "how often a broker tells the controller that it lives",
+        "heartbeat interval of brokers",
         at_least=1,
     ),
-    Option("broker.session.timeout.ms", Kind.INT, 9000, "silence after which a broker is fenced", at_least=1),
+    Option(
+        "broker.session.timeout.ms",
+        Kind.INT,
+        9000,
+        "time without a heartbeat after which a broker is fenced",
+        at_least=1,
+    ),
     Option("metadata.log.dir", Kind.STRING, None, "which data directory has the metadata log; else the first"),
     Option(
         "metadata.log.segment.bytes",
@@ -30,8 +36,13 @@ QUORUM_OPTIONS = OptionTable(
         "age at which a segment of the metadata log is closed",
         at_least=1,
     ),
-    Option("metadata.max.retention.bytes", Kind.LONG, 104_857_600, "metadata log and snapshots that are kept"),
-    Option("metadata.max.retention.ms", Kind.LONG, 604_800_000, "how long they are kept"),
+    Option(
+        "metadata.max.retention.bytes",
+        Kind.LONG,
+        104_857_600,
+        "bytes of the metadata log and snapshots that are retained",
+    ),
+    Option("metadata.max.retention.ms", Kind.LONG, 604_800_000, "how long the metadata log and snapshots are retained"),
     Option(
         "metadata.log.max.record.bytes.between.snapshots",
         Kind.LONG,
@@ -47,7 +58,7 @@ QUORUM_OPTIONS = OptionTable(
         at_least=0,
     ),
     *unused(
-        "a quorum of one knows its only voter",
+        "a quorum of one has only itself as a voter",
         Option(
             "controller.quorum.bootstrap.servers", Kind.LIST, [], "where the controllers of a dynamic quorum are found"
         ),
@@ -56,13 +67,13 @@ QUORUM_OPTIONS = OptionTable(
         ),
     ),
     *unused(
-        "a quorum of one elects itself, and has nobody to wait for",
+        "a quorum of one elects itself without other voters",
         Option("controller.quorum.election.timeout.ms", Kind.INT, 1000, "wait before a new election", at_least=0),
         Option(
             "controller.quorum.fetch.timeout.ms",
             Kind.INT,
             2000,
-            "silence after which a leader or follower gives up",
+            "time without a fetch after which a leader resigns or a follower starts an election",
             at_least=0,
         ),
         Option(
@@ -79,33 +90,33 @@ QUORUM_OPTIONS = OptionTable(
             "how long a request between controllers may take",
             at_least=0,
         ),
-        Option("controller.quorum.retry.backoff.ms", Kind.INT, 20, "pause before it is tried again", at_least=0),
+        Option("controller.quorum.retry.backoff.ms", Kind.INT, 20, "pause before a retry", at_least=0),
     ),
     *unused(
-        "metadata is synced as soon as the disk is free, and what came meanwhile goes together",
+        "each sync of the metadata log covers everything written since the last one",
         Option(
             "controller.quorum.append.linger.ms",
             Kind.INT,
             25,
-            "how long metadata waits to be written together",
+            "how long metadata waits to be batched",
             at_least=0,
         ),
     ),
     *unused(
-        "observers in the same process take what there is",
+        "observers run in the same process and fetch without a limit",
         Option(
-            "controller.quorum.fetch.max.bytes", Kind.INT, 1_048_576, "metadata in the answer to one fetch", at_least=1
+            "controller.quorum.fetch.max.bytes", Kind.INT, 1_048_576, "bytes of metadata in one response", at_least=1
         ),
         Option(
             "controller.quorum.fetch.snapshot.max.bytes",
             Kind.INT,
             1_048_576,
-            "bytes of a snapshot in one answer",
+            "bytes of a snapshot in one response",
             at_least=1,
         ),
     ),
     *unused(
-        "a broker in the same process is registered when it starts, or the start fails",
+        "a broker in the same process registers when it starts, or the start fails",
         Option("initial.broker.registration.timeout.ms", Kind.INT, 60000, "how long a broker tries to register"),
         Option("server.max.startup.time.ms", Kind.LONG, LONG_MAX, "how long a start may take", at_least=0),
     ),
@@ -121,7 +132,7 @@ QUORUM_OPTIONS = OptionTable(
         ),
     ),
     *unused(
-        "/metrics has the times of the controller",
+        "the times of the controller's requests are in /metrics",
         Option(
             "controller.performance.always.log.threshold.ms",
             Kind.LONG,

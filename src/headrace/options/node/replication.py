@@ -10,19 +10,17 @@ REPLICATION_OPTIONS = OptionTable(
         "replica.high.watermark.checkpoint.interval.ms",
         Kind.LONG,
         5000,
-        "how often high watermarks are written down",
+        "interval between checkpoints of high watermarks",
         at_least=1,
     ),
     Option(
         "replica.alter.log.dirs.io.max.bytes.per.second",
         Kind.LONG,
         LONG_MAX,
-        "bytes a second for moves between data directories",
+        "bytes per second for moves between data directories",
     ),
-    Option("fetch.max.bytes", Kind.INT, 57_671_680, "records in the answer to one fetch", at_least=1024),
-    Option(
-        "max.incremental.fetch.session.cache.slots", Kind.INT, 1000, "fetch sessions that are remembered", at_least=0
-    ),
+    Option("fetch.max.bytes", Kind.INT, 57_671_680, "bytes of records in one response", at_least=1024),
+    Option("max.incremental.fetch.session.cache.slots", Kind.INT, 1000, "fetch sessions that are cached", at_least=0),
     Option(
         "unclean.leader.election.enable",
         Kind.BOOLEAN,
@@ -31,25 +29,30 @@ REPLICATION_OPTIONS = OptionTable(
     ),
     *unused(
         ONE_NODE,
-        Option("replica.lag.time.max.ms", Kind.LONG, 30000, "silence after which a follower is no longer in sync"),
+        Option(
+            "replica.lag.time.max.ms",
+            Kind.LONG,
+            30000,
+            "time without a fetch after which a follower is no longer in sync",
+        ),
         Option(
             "replica.fetch.max.bytes",
             Kind.INT,
             1_048_576,
-            "records of one partition that a follower asks for",
+            "bytes of one partition that a follower requests",
             at_least=0,
         ),
         Option(
             "replica.fetch.response.max.bytes",
             Kind.INT,
             10_485_760,
-            "records that a follower asks for at once",
+            "bytes that a follower requests at once",
             at_least=0,
         ),
         Option("replica.fetch.min.bytes", Kind.INT, 1, "bytes for which a follower waits"),
         Option("replica.fetch.wait.max.ms", Kind.INT, 500, "how long a follower waits for them"),
         Option("replica.fetch.backoff.ms", Kind.INT, 1000, "pause of a follower after an error", at_least=0),
-        Option("replica.socket.timeout.ms", Kind.INT, 30000, "how long a follower waits for an answer"),
+        Option("replica.socket.timeout.ms", Kind.INT, 30000, "how long a follower waits for a response"),
         Option("replica.socket.receive.buffer.bytes", Kind.INT, 65536, "SO_RCVBUF of followers' sockets"),
         Option(
             "num.replica.fetchers", Kind.INT, 1, "connections by which a follower fetches from each broker", at_least=1
@@ -59,21 +62,25 @@ REPLICATION_OPTIONS = OptionTable(
             "leader.replication.throttled.rate",
             Kind.LONG,
             LONG_MAX,
-            "bytes a second that followers may fetch of throttled replicas",
+            "bytes per second that followers may fetch of throttled replicas",
         ),
         Option(
             "follower.replication.throttled.rate",
             Kind.LONG,
             LONG_MAX,
-            "bytes a second that a follower may fetch of throttled replicas",
+            "bytes per second that a follower may fetch of throttled replicas",
         ),
-        Option("auto.leader.rebalance.enable", Kind.BOOLEAN, True, "whether leadership goes back to the first replica"),
-        Option("leader.imbalance.check.interval.seconds", Kind.LONG, 300, "how often that is looked at", at_least=1),
+        Option(
+            "auto.leader.rebalance.enable", Kind.BOOLEAN, True, "whether leadership returns to the preferred replica"
+        ),
+        Option(
+            "leader.imbalance.check.interval.seconds", Kind.LONG, 300, "interval between checks of that", at_least=1
+        ),
         Option(
             "unclean.leader.election.interval.ms",
             Kind.LONG,
             300_000,
-            "how often partitions without leader are looked at",
+            "interval between checks for partitions without a leader",
             at_least=1,
         ),
         Option("controlled.shutdown.enable", Kind.BOOLEAN, True, "whether leadership moves away before a broker stops"),
@@ -81,7 +88,7 @@ REPLICATION_OPTIONS = OptionTable(
         Option("replication.quota.window.size.seconds", Kind.INT, 1, "length of such a sample", at_least=1),
     ),
     *unused(
-        "replicas move between directories one after another, at an even pace",
+        "moves between directories are limited by replica.alter.log.dirs.io.max.bytes.per.second only",
         Option(
             "alter.log.dirs.replication.quota.window.num",
             Kind.INT,
@@ -97,12 +104,12 @@ REPLICATION_OPTIONS = OptionTable(
         ),
     ),
     *unused(
-        "waiting requests are dropped as soon as they are answered",
+        "parked requests are removed as soon as they get their response",
         Option(
             "fetch.purgatory.purge.interval.requests",
             Kind.INT,
             1000,
-            "answered fetches after which the list of waiting ones is tidied",
+            "finished fetches after which the list of parked ones is purged",
         ),
         Option("producer.purgatory.purge.interval.requests", Kind.INT, 1000, "the same for produce"),
         Option("delete.records.purgatory.purge.interval.requests", Kind.INT, 1, "the same for deletions of records"),

@@ -10,37 +10,35 @@ SECURITY_OPTIONS = OptionTable(
         "authorizer.class.name",
         Kind.STRING,
         "",
-        "empty: everybody may do everything; or org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "empty: all operations are allowed; or org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     ),
-    Option("super.users", Kind.STRING, "", "who may do everything, as User:a;User:b"),
+    Option("super.users", Kind.STRING, "", "users without restrictions, as User:a;User:b"),
     Option(
         "allow.everyone.if.no.acl.found",
         Kind.BOOLEAN,
         False,
-        "whether a resource that no ACL is about is open to everybody",
+        "whether everyone may access a resource without ACLs",
     ),
     Option(
         "principal.builder.class",
         Kind.CLASS,
         "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",
-        "how a client gets its name; only Kafka's own way",
+        "how principals are built; only Kafka's default",
     ),
-    Option(
-        "connections.max.reauth.ms", Kind.LONG, 0, "how long a SASL login is good for; 0: as long as the connection"
-    ),
+    Option("connections.max.reauth.ms", Kind.LONG, 0, "how long a SASL login is valid; 0: as long as the connection"),
     Option("sasl.enabled.mechanisms", Kind.LIST, ["GSSAPI"], "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
     Option("sasl.server.max.receive.size", Kind.INT, 524_288, "the largest request before the login", at_least=1),
     Option(
         "ssl.client.auth",
         Kind.STRING,
         "none",
-        "whether a client must show a certificate",
+        "whether a client must present a certificate",
         one_of=("none", "requested", "required"),
     ),
     Option(
         "ssl.enabled.protocols", Kind.LIST, ["TLSv1.2", "TLSv1.3"], "versions of TLS", one_of=("TLSv1.2", "TLSv1.3")
     ),
-    Option("ssl.cipher.suites", Kind.LIST, [], "cipher suites, in the names of the standard; empty: OpenSSL's choice"),
+    Option("ssl.cipher.suites", Kind.LIST, [], "cipher suites, by their standard names; empty: OpenSSL's default"),
     Option("ssl.keystore.type", Kind.STRING, "JKS", "only PEM can be read"),
     Option("ssl.keystore.location", Kind.STRING, None, "a PEM file with the private key and the certificate chain"),
     Option("ssl.keystore.key", Kind.PASSWORD, None, "the private key itself, instead of a file"),
@@ -48,12 +46,12 @@ SECURITY_OPTIONS = OptionTable(
     Option("ssl.keystore.password", Kind.PASSWORD, None, "for stores that are not PEM"),
     Option("ssl.key.password", Kind.PASSWORD, None, "the password of the private key"),
     Option("ssl.truststore.type", Kind.STRING, "JKS", "only PEM can be read"),
-    Option("ssl.truststore.location", Kind.STRING, None, "a PEM file with the certificates that are trusted"),
+    Option("ssl.truststore.location", Kind.STRING, None, "a PEM file with the trusted certificates"),
     Option(
         "ssl.truststore.certificates",
         Kind.PASSWORD,
         None,
-        "the certificates that are trusted themselves, instead of a file",
+        "the trusted certificates themselves, instead of a file",
     ),
     Option("ssl.truststore.password", Kind.PASSWORD, None, "for stores that are not PEM"),
     Option(
@@ -63,7 +61,7 @@ SECURITY_OPTIONS = OptionTable(
         "how the name in a certificate becomes the name of a user",
     ),
     *unused(
-        "write listener.name.<listener>.<mechanism>.sasl.jaas.config, as in Kafka",
+        "use listener.name.<listener>.<mechanism>.sasl.jaas.config, as in Kafka",
         Option(
             "sasl.jaas.config", Kind.PASSWORD, None, "the login module and its users, of one listener and mechanism"
         ),
@@ -113,23 +111,27 @@ SECURITY_OPTIONS = OptionTable(
         Kind.CLASS,
         None,
         "a class that checks passwords",
-        refused=f"{PLUGINS}; PLAIN users stand in listener.name.<listener>.plain.sasl.jaas.config",
+        refused=f"{PLUGINS}; PLAIN users are defined in listener.name.<listener>.plain.sasl.jaas.config",
     ),
-    Option("ssl.engine.factory.class", Kind.CLASS, None, "a class that makes TLS", refused=f"{PLUGINS}; use PEM files"),
     Option(
-        "delegation.token.secret.key", Kind.PASSWORD, None, "the secret behind delegation tokens", refused=NO_TOKENS
+        "ssl.engine.factory.class",
+        Kind.CLASS,
+        None,
+        "a class that creates TLS engines",
+        refused=f"{PLUGINS}; use PEM files",
     ),
+    Option("delegation.token.secret.key", Kind.PASSWORD, None, "the secret of delegation tokens", refused=NO_TOKENS),
     *unused(
         NO_TOKENS,
         Option(
             "delegation.token.max.lifetime.ms", Kind.LONG, 604_800_000, "how long a token can be renewed", at_least=1
         ),
-        Option("delegation.token.expiry.time.ms", Kind.LONG, 86_400_000, "how long a token is good for", at_least=1),
+        Option("delegation.token.expiry.time.ms", Kind.LONG, 86_400_000, "how long a token is valid", at_least=1),
         Option(
             "delegation.token.expiry.check.interval.ms",
             Kind.LONG,
             3_600_000,
-            "how often old tokens are looked for",
+            "interval between checks for expired tokens",
             at_least=1,
         ),
     ),

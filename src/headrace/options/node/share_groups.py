@@ -13,7 +13,7 @@ SHARE_GROUPS_OPTIONS = OptionTable(
         "lower bound of a group's share.session.timeout.ms",
         at_least=1,
     ),
-    Option("group.share.max.session.timeout.ms", Kind.INT, 60000, "upper bound of it", at_least=1),
+    Option("group.share.max.session.timeout.ms", Kind.INT, 60000, "upper bound of the same option", at_least=1),
     Option(
         "group.share.min.heartbeat.interval.ms",
         Kind.INT,
@@ -21,7 +21,7 @@ SHARE_GROUPS_OPTIONS = OptionTable(
         "lower bound of a group's share.heartbeat.interval.ms",
         at_least=1,
     ),
-    Option("group.share.max.heartbeat.interval.ms", Kind.INT, 15000, "upper bound of it", at_least=1),
+    Option("group.share.max.heartbeat.interval.ms", Kind.INT, 15000, "upper bound of the same option", at_least=1),
     Option(
         "group.share.min.assignment.interval.ms",
         Kind.INT,
@@ -29,7 +29,7 @@ SHARE_GROUPS_OPTIONS = OptionTable(
         "lower bound of a group's share.assignment.interval.ms",
         at_least=0,
     ),
-    Option("group.share.max.assignment.interval.ms", Kind.INT, 15000, "upper bound of it", at_least=0),
+    Option("group.share.max.assignment.interval.ms", Kind.INT, 15000, "upper bound of the same option", at_least=0),
     Option(
         "group.share.min.record.lock.duration.ms",
         Kind.INT,
@@ -42,7 +42,7 @@ SHARE_GROUPS_OPTIONS = OptionTable(
         "group.share.max.record.lock.duration.ms",
         Kind.INT,
         60000,
-        "upper bound of it",
+        "upper bound of the same option",
         at_least=30000,
         at_most=3_600_000,
     ),
@@ -54,7 +54,9 @@ SHARE_GROUPS_OPTIONS = OptionTable(
         at_least=2,
         at_most=5,
     ),
-    Option("group.share.max.delivery.count.limit", Kind.INT, 10, "upper bound of it", at_least=5, at_most=25),
+    Option(
+        "group.share.max.delivery.count.limit", Kind.INT, 10, "upper bound of the same option", at_least=5, at_most=25
+    ),
     Option(
         "group.share.min.partition.max.record.locks",
         Kind.INT,
@@ -64,15 +66,28 @@ SHARE_GROUPS_OPTIONS = OptionTable(
         at_most=2000,
     ),
     Option(
-        "group.share.max.partition.max.record.locks", Kind.INT, 4000, "upper bound of it", at_least=2000, at_most=10000
+        "group.share.max.partition.max.record.locks",
+        Kind.INT,
+        4000,
+        "upper bound of the same option",
+        at_least=2000,
+        at_most=10000,
     ),
     *unused(
         NO_SHARE_GROUPS,
-        Option("group.share.session.timeout.ms", Kind.INT, 45000, "silence after which a member is gone", at_least=1),
-        Option("group.share.heartbeat.interval.ms", Kind.INT, 5000, "how often members report", at_least=1),
+        Option(
+            "group.share.session.timeout.ms",
+            Kind.INT,
+            45000,
+            "time without a heartbeat after which a member is removed",
+            at_least=1,
+        ),
+        Option("group.share.heartbeat.interval.ms", Kind.INT, 5000, "heartbeat interval of members", at_least=1),
         Option("group.share.max.size", Kind.INT, 200, "members of a share group", at_least=1, at_most=1000),
         Option("group.share.assignors", Kind.LIST, ["simple"], "how partitions are assigned"),
-        Option("group.share.assignment.interval.ms", Kind.INT, 1000, "least time between two assignments", at_least=0),
+        Option(
+            "group.share.assignment.interval.ms", Kind.INT, 1000, "minimum time between two assignments", at_least=0
+        ),
         Option(
             "group.share.record.lock.duration.ms",
             Kind.INT,
@@ -102,13 +117,13 @@ SHARE_GROUPS_OPTIONS = OptionTable(
             "group.share.persister.class.name",
             Kind.STRING,
             "org.apache.kafka.server.share.persister.DefaultStatePersister",
-            "the class that keeps share state",
+            "the class that stores share state",
         ),
         Option(
             "share.fetch.purgatory.purge.interval.requests",
             Kind.INT,
             1000,
-            "answered fetches after which the list of waiting ones is tidied",
+            "finished fetches after which the list of parked ones is purged",
         ),
         Option(
             "share.coordinator.state.topic.num.partitions",
@@ -173,14 +188,14 @@ SHARE_GROUPS_OPTIONS = OptionTable(
             "share.coordinator.append.linger.ms",
             Kind.INT,
             -1,
-            "how long writes wait to go together; -1: as it fits",
+            "how long writes wait to be batched; -1: adaptive",
             at_least=-1,
         ),
         Option(
             "share.coordinator.cached.buffer.max.bytes",
             Kind.INT,
             1_048_588,
-            "the largest write buffer that is used again",
+            "the largest write buffer that is reused",
             at_least=524_288,
         ),
         Option(

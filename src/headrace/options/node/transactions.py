@@ -26,28 +26,28 @@ TRANSACTIONS_OPTIONS = OptionTable(
         "transaction.max.timeout.ms",
         Kind.INT,
         900_000,
-        "the longest transaction that a producer may ask for",
+        "the longest transaction timeout that a producer may request",
         at_least=1,
     ),
     Option(
         "transactional.id.expiration.ms",
         Kind.INT,
         604_800_000,
-        "idle time after which a transactional id is forgotten",
+        "idle time after which a transactional id is removed",
         at_least=1,
     ),
     Option(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         Kind.INT,
         10000,
-        "how often transactions that take too long are looked for",
+        "interval between checks for timed-out transactions",
         at_least=1,
     ),
     Option(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         Kind.INT,
         3_600_000,
-        "how often idle transactional ids are looked for",
+        "interval between checks for idle transactional ids",
         at_least=1,
     ),
     Option(
@@ -69,7 +69,7 @@ TRANSACTIONS_OPTIONS = OptionTable(
         "pause before a partition is added to a busy transaction again",
         at_least=1,
     ),
-    Option("add.partitions.to.txn.retry.backoff.max.ms", Kind.INT, 100, "how long that is tried", at_least=0),
+    Option("add.partitions.to.txn.retry.backoff.max.ms", Kind.INT, 100, "how long that is retried", at_least=0),
     *unused(
         OWN_LOG,
         Option(
@@ -89,6 +89,6 @@ TRANSACTIONS_OPTIONS = OptionTable(
     ),
     *unused(
         PLUGINS,
-        Option("client.quota.callback.class", Kind.CLASS, None, "a class that says how much each client may use"),
+        Option("client.quota.callback.class", Kind.CLASS, None, "a class that decides how much each client may use"),
     ),
 )

@@ -30,7 +30,7 @@ class BadServer(HeadraceError):
 class ClientExchange(Protocol):
     def first(self) -> bytes: ...
 
-    def answer(self, token: bytes) -> bytes | None:
+    def response(self, token: bytes) -> bytes | None:
         """Return the next token to send, or None once the server has proved itself. Raise BadServer if it fails to."""
 
 
@@ -41,22 +41,22 @@ class PlainClient:
     def first(self) -> bytes:
         return self._token
 
-    def answer(self, token: bytes) -> bytes | None:
+    def response(self, token: bytes) -> bytes | None:
         return None
 
 
 class ScramClient:
-    def __init__(self, mechanism: ScramMechanism, user: str, password: str, chance: Random) -> None:
+    def __init__(self, mechanism: ScramMechanism, user: str, password: str, random: Random) -> None:
         self._mechanism = mechanism
         self._password = password
-        self._nonce = f"{chance.getrandbits(NONCE_BITS):x}"
+        self._nonce = f"{random.getrandbits(NONCE_BITS):x}"
         self._bare = f"n={user.replace('=', '=3D').replace(',', '=2C')},r={self._nonce}"
         self._proof: bytes | None = None  # expected server signature, set once our own proof is sent
 
     def first(self) -> bytes:
         return (_HEADER + self._bare).encode()
 
-    def answer(self, token: bytes) -> bytes | None:
+    def response(self, token: bytes) -> bytes | None:
         try:
             text = token.decode()
         except UnicodeDecodeError as error:
@@ -70,7 +70,7 @@ class ScramClient:
     def _final(self, text: str) -> bytes:
         found = _FIRST.fullmatch(text)
         if found is None or not found["nonce"].startswith(self._nonce) or found["nonce"] == self._nonce:
-            raise BadServer("this is no first answer of SCRAM")
+            raise BadServer("this is not a first SCRAM message of a server")
         iterations = int(found["iterations"])
         if not 0 < iterations <= ITERATIONS_MAX:
             raise BadServer(f"SCRAM with {iterations} iterations; allowed are 1 to {ITERATIONS_MAX}")

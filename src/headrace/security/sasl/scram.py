@@ -30,26 +30,26 @@ _FINAL = re.compile(
     r"(?P<bare>c=(?P<header>[a-zA-Z0-9+/=]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?:,[a-zA-Z]+=[^,]+)*),p=(?P<proof>[a-zA-Z0-9+/=]+)"
 )
 _DOUBLED_NONCE = (
-    "user name and password are right, but the client sent its nonce twice in the final message of SCRAM: a bug of librdkafka before 2.6.1"
-    " (confluent-kafka before 2.6.1), which Kafka 4 refuses, too; update the client, or let it use PLAIN over TLS"
+    "user name and password are right, but the client sent its nonce twice in the final SCRAM message: a bug of librdkafka before 2.6.1"
+    " (confluent-kafka before 2.6.1), which Kafka 4 refuses as well; update the client, or use PLAIN over TLS"
 )
 
 Lookup = Callable[[ScramMechanism, str], ScramCredential | None]
 
 
 class ScramExchange:
-    def __init__(self, mechanism: ScramMechanism, lookup: Lookup, secret: bytes, chance: Random) -> None:
+    def __init__(self, mechanism: ScramMechanism, lookup: Lookup, secret: bytes, random: Random) -> None:
         """Start an exchange; the salts of unknown users are derived from `secret`, which belongs to this node."""
         self._mechanism = mechanism
         self._lookup = lookup
         self._secret = secret
-        self._nonce = f"{chance.getrandbits(NONCE_BITS):x}"
+        self._nonce = f"{random.getrandbits(NONCE_BITS):x}"
         self._client_nonce = ""
         self._user = ""
         self._known = False
         self._credential: ScramCredential | None = None
         self._header = b""
-        self._said = ""  # both first messages, which the proofs sign
+        self._first_messages = ""  # both first messages, which the proofs sign
 
     def step(self, token: bytes) -> Step:
         try:
@@ -61,15 +61,15 @@ class ScramExchange:
     def _first(self, text: str) -> Step:
         found = _FIRST.fullmatch(text)
         if found is None or len(found["nonce"]) > CLIENT_NONCE_CHARACTERS_MAX:
-            return Failure("this is no first message of SCRAM")
+            return Failure("this is not a first SCRAM message")
         if found["flag"] == "p":
-            return Failure("the client insists on channel binding, which Kafka does not have")
+            return Failure("the client requires channel binding, which Kafka does not support")
         user = _unescape(found["user"])
         authorization = _unescape(found["authorization"] or "")
         if user is None or authorization is None:
-            return Failure("the user name of a SCRAM message is not escaped as it must be")
+            return Failure("the user name of a SCRAM message is not escaped correctly")
         if "tokenauth=true" in found["extensions"].split(","):
-            return Failure("the client has a delegation token, which this version does not know")
+            return Failure("the client uses a delegation token, which this version does not support")
         if authorization and authorization != user:
             return Failure(
                 "the authorization id differs from the user name",
@@ -77,27 +77,27 @@ class ScramExchange:
             )
         known = self._lookup(self._mechanism, user)
         self._user, self._known = user, known is not None
-        self._credential = credential = known if known is not None else self._nobody(user)
+        self._credential = credential = known if known is not None else self._unknown_user(user)
         self._client_nonce = found["nonce"]
         self._nonce = self._client_nonce + self._nonce
         self._header = found["header"].encode()
-        answer = f"r={self._nonce},s={_encode(credential.salt)},i={credential.iterations}"
-        self._said = f"{found['bare']},{answer}"
-        return Challenge(answer.encode())
+        response = f"r={self._nonce},s={_encode(credential.salt)},i={credential.iterations}"
+        self._first_messages = f"{found['bare']},{response}"
+        return Challenge(response.encode())
 
     def _final(self, text: str, credential: ScramCredential) -> Step:
         found = _FINAL.fullmatch(text)
         if found is None:
-            return Failure("this is no final message of SCRAM")
+            return Failure("this is not a final SCRAM message")
         proof, header = _decode(found["proof"]), _decode(found["header"])
         if proof is None or header is None or len(proof) != len(credential.stored_key):
             return Failure("the final message of SCRAM has no proof of the right size")
         digest = self._mechanism.digest
-        signed = f"{self._said},{found['bare']}".encode()
+        signed = f"{self._first_messages},{found['bare']}".encode()
         signature = hmac.digest(credential.stored_key, signed, digest)
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
-        proven = hmac.compare_digest(hashlib.new(digest, client_key).digest(), credential.stored_key)
-        if not (proven and self._known):
+        verified = hmac.compare_digest(hashlib.new(digest, client_key).digest(), credential.stored_key)
+        if not (verified and self._known):
             return Failure(f"wrong user name or password for {self._user[:100]!r}")
         nonce = found["nonce"]
         # Kafka's own client repeats "n,," even if it sent an authorization id.
@@ -108,7 +108,7 @@ class ScramExchange:
             )
         return Success(self._user, b"v=" + _encode(hmac.digest(credential.server_key, signed, digest)).encode())
 
-    def _nobody(self, user: str) -> ScramCredential:
+    def _unknown_user(self, user: str) -> ScramCredential:
         """Return a credential for an unknown user; no password derives a stored key that is a hash of our secret."""
         salt = hmac.digest(self._secret, b"salt" + user.encode(), "sha512")[:SALT_BYTES]
         key = hmac.digest(self._secret, b"key" + user.encode(), self._mechanism.digest)

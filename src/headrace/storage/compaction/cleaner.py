@@ -119,16 +119,16 @@ class Cleaning:
         for segment in plan.segments:
             if segment.next_offset <= plan.first_dirty:
                 continue
-            position, wanted = 0, self._limits.chunk_bytes
+            position, read_bytes = 0, self._limits.chunk_bytes
             while position < segment.size:
-                buffer = segment.file.read(position, min(wanted, segment.size - position))
+                buffer = segment.file.read(position, min(read_bytes, segment.size - position))
                 used, full = self._note(buffer, segment)
                 self.stats.bytes_mapped += used
                 done += used
                 if full:
                     yield done
                     return
-                wanted = self._limits.chunk_bytes if used else _larger(buffer, segment, position)
+                read_bytes = self._limits.chunk_bytes if used else _larger(buffer, segment, position)
                 position += used
                 if done >= self._limits.step_bytes:
                     yield done
@@ -143,7 +143,7 @@ class Cleaning:
             position, records, status = self._map.note_plain(buffer, position, self._plan.first_dirty)
             self.stats.records_mapped += records
             if status == MALFORMED:
-                raise CorruptBatch(f"{segment.file.path}: a batch holds records that cannot be read")
+                raise CorruptBatch(f"{segment.file.path}: a batch contains records that cannot be decoded")
             if status != OTHER:
                 return position, status == FULL
             batch = _whole(buffer, position)
@@ -170,7 +170,7 @@ class Cleaning:
                 section, header.record_count, header.base_offset, header.last_offset_delta, start
             )
             if status == MALFORMED:
-                raise CorruptBatch(f"the batch at offset {header.base_offset} holds records that cannot be read")
+                raise CorruptBatch(f"the batch at offset {header.base_offset} contains records that cannot be decoded")
             if status == FULL:
                 return False
         self.stats.records_mapped += header.record_count
@@ -207,13 +207,13 @@ class Cleaning:
                 into.delete()
 
     def _copy(self, segment: Segment, keep_end: int) -> Iterator[int]:
-        position, wanted = 0, self._limits.chunk_bytes
+        position, read_bytes = 0, self._limits.chunk_bytes
         while position < segment.size:
-            buffer = segment.file.read(position, min(wanted, segment.size - position))
+            buffer = segment.file.read(position, min(read_bytes, segment.size - position))
             used = self._sift(buffer, segment, keep_end)
             self.stats.bytes_read += used
             written = self._write()
-            wanted = self._limits.chunk_bytes if used else _larger(buffer, segment, position)
+            read_bytes = self._limits.chunk_bytes if used else _larger(buffer, segment, position)
             position += used
             yield used + written
 
@@ -236,7 +236,7 @@ class Cleaning:
             for run in runs:
                 self._take(run, buffer, rebuilt, keep_end)
             if status == MALFORMED:
-                raise CorruptBatch(f"{segment.file.path}: a batch holds records that cannot be read")
+                raise CorruptBatch(f"{segment.file.path}: a batch contains records that cannot be decoded")
             if status != OTHER:
                 if runs and position > before:
                     continue  # it may have stopped at the limit of runs per call
@@ -292,12 +292,12 @@ class Cleaning:
     def _sift_batch(self, header: BatchHeader, batch: memoryview, keep_end: int) -> None:
         horizon_ms = header.base_timestamp if header.attributes & DELETE_HORIZON else None
         is_past = horizon_ms is not None and horizon_ms <= self._now_ms
-        is_free = False  # whether this is a marker that is no longer needed
+        is_unneeded = False  # whether this is a marker that is no longer needed
         if header.is_control:
-            is_free, aborted = self._transactions.ends(header, batch)
+            is_unneeded, aborted = self._transactions.ends(header, batch)
             if aborted is not None:
                 self._into.aborted_index.append(aborted)
-            dropped = is_free and is_past
+            dropped = is_unneeded and is_past
         else:
             dropped = self._transactions.drops(header)
         if dropped or header.record_count == 0:
@@ -311,7 +311,7 @@ class Cleaning:
             self._keep_empty(header, keep_end)
             return
         attributes = header.attributes
-        if horizon_ms is None and (tombstones or is_free):
+        if horizon_ms is None and (tombstones or is_unneeded):
             base, attributes = self._horizon_ms, attributes | DELETE_HORIZON
             _, _, _, left = self._sift_section(header, section, base, is_past)
         if left is None:
@@ -339,7 +339,7 @@ class Cleaning:
             header.is_control,
         )
         if status == MALFORMED:
-            raise CorruptBatch(f"the batch at offset {header.base_offset} holds records that cannot be read")
+            raise CorruptBatch(f"the batch at offset {header.base_offset} contains records that cannot be decoded")
         return kept, tombstones, max_timestamp, left
 
 
@@ -355,5 +355,5 @@ def _larger(buffer: bytes, segment: Segment, position: int) -> int:
     """Return how many bytes to read when the buffer contained no whole batch. Raise CorruptBatch if none can follow."""
     size = peek_size_and_magic(buffer, 0)[0] if len(buffer) >= _PEEK_BYTES else 0
     if not len(buffer) < size <= segment.size - position:
-        raise CorruptBatch(f"{segment.file.path}: no whole batch stands at {position}")
+        raise CorruptBatch(f"{segment.file.path}: no whole batch at position {position}")
     return size

@@ -170,7 +170,7 @@ class CleanedTransactions:
     def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
         self._ahead = sorted(aborted, key=lambda one: -one.first_offset)  # not reached yet, next one last
         self._aborted: dict[int, AbortedTransaction] = {}  # open at the current offset, by producer id
-        self._met: set[int] = set()  # ids of producers for whose open aborted transaction data was found
+        self._with_data: set[int] = set()  # ids of producers for whose open aborted transaction data was found
         self._committed: set[int] = set()  # ids of producers with data of a transaction that was not aborted
 
     def drops(self, header: BatchHeader) -> bool:
@@ -180,7 +180,7 @@ class CleanedTransactions:
         self._advance(header.last_offset)
         transaction = self._aborted.get(header.producer_id)
         if transaction is not None and header.base_offset < transaction.last_offset:
-            self._met.add(header.producer_id)
+            self._with_data.add(header.producer_id)
             return True
         self._committed.add(header.producer_id)
         return False
@@ -195,13 +195,13 @@ class CleanedTransactions:
             return False, None
         producer_id = header.producer_id
         if marker.commit:
-            is_free = producer_id not in self._committed
+            is_unneeded = producer_id not in self._committed
             self._committed.discard(producer_id)
-            return is_free, None
+            return is_unneeded, None
         transaction = self._aborted.pop(producer_id, None)
-        if transaction is None or producer_id not in self._met:
+        if transaction is None or producer_id not in self._with_data:
             return True, None
-        self._met.discard(producer_id)
+        self._with_data.discard(producer_id)
         return False, transaction
 
     def _advance(self, offset: int) -> None:

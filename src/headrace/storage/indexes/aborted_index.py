@@ -137,5 +137,5 @@ def _end(segments: Sequence[Segment], read: FileRange | None) -> int:
     if read is not None:
         for segment in segments:
             if segment.file is read.file:
-                return segment.offset_behind(read.position + read.size)
+                return segment.offset_after(read.position + read.size)
     return LONG_MAX

@@ -15,7 +15,7 @@ class IndexFile:
         self.path = path
         self._file: File | None = None
 
-    def follow(self, path: str) -> None:
+    def set_path(self, path: str) -> None:
         """Update the path after the directory was renamed."""
         self.path = path
         if self._file is not None:

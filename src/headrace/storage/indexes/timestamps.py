@@ -45,7 +45,7 @@ def find_largest(segments: Iterable[Segment], log_start: int) -> TimestampedOffs
 def _visible(segments: Iterable[Segment], log_start: int) -> Iterator[Segment]:
     for segment in segments:
         if segment.next_offset > log_start:
-            segment.prove_max_timestamp()
+            segment.verify_max_timestamp()
             yield segment
 
 
@@ -53,10 +53,10 @@ def _entry_offset(segment: Segment, timestamp: int) -> int:
     """Return an offset before which no record has that timestamp or a later one."""
     try:
         entry = segment.time_index.lookup(timestamp)
-        sound = entry.timestamp == NO_TIMESTAMP or segment.agrees(entry)
+        verified = entry.timestamp == NO_TIMESTAMP or segment.matches_batch(entry)
     except CorruptIndex:
-        sound = False
-    if not sound:
+        verified = False
+    if not verified:
         segment.rebuild_indexes()
         entry = segment.time_index.lookup(timestamp)
     return entry.offset

@@ -14,11 +14,11 @@ from headrace.coordinators.group.assignors.spec import Assignment, MemberSpec
 
 def assign_range(members: Sequence[MemberSpec], partitions: Mapping[Uuid, int]) -> dict[str, Assignment]:
     subscribers: dict[Uuid, list[str]] = {topic: [] for topic in sorted(partitions)}
-    ordered = sorted(members, key=_place)
+    ordered = sorted(members, key=_sort_key)
     for member in ordered:
         for topic in member.topics:
             subscribers[topic].append(member.member_id)
-    answer: dict[str, dict[Uuid, tuple[int, ...]]] = {member.member_id: {} for member in ordered}
+    response: dict[str, dict[Uuid, tuple[int, ...]]] = {member.member_id: {} for member in ordered}
     for topic, takers in subscribers.items():
         if not takers:
             continue
@@ -28,10 +28,10 @@ def assign_range(members: Sequence[MemberSpec], partitions: Mapping[Uuid, int]) 
             end = start + share + (position < extra)
             if end == start:
                 break
-            answer[taker][topic] = tuple(range(start, end))
+            response[taker][topic] = tuple(range(start, end))
             start = end
-    return dict(answer)
+    return dict(response)
 
 
-def _place(member: MemberSpec) -> tuple[bool, str]:
+def _sort_key(member: MemberSpec) -> tuple[bool, str]:
     return (True, member.member_id) if member.instance_id is None else (False, member.instance_id)

@@ -13,7 +13,7 @@ from heapq import heapify, heapreplace
 from headrace.base.ids import Uuid
 from headrace.coordinators.group.assignors.spec import Assignment, MemberSpec
 
-_Kept = dict[Uuid, list[int]]
+_Partitions = dict[Uuid, list[int]]
 
 
 def assign_uniform(members: Sequence[MemberSpec], partitions: Mapping[Uuid, int]) -> dict[str, Assignment]:
@@ -31,16 +31,16 @@ def assign_uniform(members: Sequence[MemberSpec], partitions: Mapping[Uuid, int]
     }
 
 
-def _keep(members: Sequence[MemberSpec], partitions: Mapping[Uuid, int]) -> tuple[dict[str, _Kept], _Kept]:
+def _keep(members: Sequence[MemberSpec], partitions: Mapping[Uuid, int]) -> tuple[dict[str, _Partitions], _Partitions]:
     """Return what each member can keep of its last target, and the partitions without an owner."""
-    wanted: dict[Uuid, None] = {}
+    subscribed_topics: dict[Uuid, None] = {}
     for member in members:
-        wanted |= dict.fromkeys(member.topics)
-    taken = {topic: bytearray(partitions[topic]) for topic in sorted(wanted)}
+        subscribed_topics |= dict.fromkeys(member.topics)
+    taken = {topic: bytearray(partitions[topic]) for topic in sorted(subscribed_topics)}
     sets: dict[tuple[Uuid, ...], frozenset[Uuid]] = {}  # few distinct subscriptions, many members
-    kept: dict[str, _Kept] = {}
+    kept: dict[str, _Partitions] = {}
     for member in members:
-        mine: _Kept = {}
+        mine: _Partitions = {}
         kept[member.member_id] = mine
         subscribed = sets.get(member.topics)
         if subscribed is None:
@@ -58,7 +58,7 @@ def _keep(members: Sequence[MemberSpec], partitions: Mapping[Uuid, int]) -> tupl
     return kept, free
 
 
-def _share_equally(kept: dict[str, _Kept], free: _Kept) -> None:
+def _share_equally(kept: dict[str, _Partitions], free: _Partitions) -> None:
     """Distribute partitions over members with equal subscriptions, so that all sizes are known in advance.
 
     Members that are above the share already are the first to keep an extra partition.
@@ -77,16 +77,16 @@ def _share_equally(kept: dict[str, _Kept], free: _Kept) -> None:
         if surplus > 0:
             left += _give_back(had, surplus)
     left.sort(reverse=True)
-    for member_id, room in unfilled:
+    for member_id, missing in unfilled:
         if extra:
-            extra, room = extra - 1, room + 1
+            extra, missing = extra - 1, missing + 1
         had = kept[member_id]
-        for _ in range(room):
+        for _ in range(missing):
             topic, index = left.pop()
             had.setdefault(topic, []).append(index)
 
 
-def _give_back(had: _Kept, count: int) -> list[tuple[Uuid, int]]:
+def _give_back(had: _Partitions, count: int) -> list[tuple[Uuid, int]]:
     given: list[tuple[Uuid, int]] = []
     for topic in sorted(had, reverse=True):
         while had[topic] and len(given) < count:
@@ -100,7 +100,7 @@ class _Balance:
     Topics with the same subscribers form a class: only the number of a class's partitions per member matters.
     """
 
-    def __init__(self, members: Sequence[MemberSpec], kept: dict[str, _Kept]) -> None:
+    def __init__(self, members: Sequence[MemberSpec], kept: dict[str, _Partitions]) -> None:
         self._kept = kept
         self._sizes = {member_id: sum(map(len, had.values())) for member_id, had in kept.items()}
         subscribers: dict[Uuid, list[str]] = {}
@@ -110,9 +110,11 @@ class _Balance:
         self._classes: dict[tuple[str, ...], list[Uuid]] = {}
         for topic in sorted(subscribers):
             self._classes.setdefault(tuple(subscribers[topic]), []).append(topic)
-        self._fresh: dict[str, _Kept] = {member_id: {} for member_id in kept}  # the part of `_kept` that is new to them
+        self._fresh: dict[str, _Partitions] = {
+            member_id: {} for member_id in kept
+        }  # the part of `_kept` that is new to them
 
-    def settle(self, free: _Kept) -> None:
+    def settle(self, free: _Partitions) -> None:
         # Classes with the fewest subscribers come first: the others can compensate for them.
         for takers, topics in sorted(self._classes.items(), key=lambda pair: (len(pair[0]), pair[0])):
             self._hand_out(takers, topics, free)
@@ -123,7 +125,7 @@ class _Balance:
             for takers, topics in classes:
                 moved |= self._even_out(takers, topics)
 
-    def _hand_out(self, takers: tuple[str, ...], topics: list[Uuid], free: _Kept) -> None:
+    def _hand_out(self, takers: tuple[str, ...], topics: list[Uuid], free: _Partitions) -> None:
         heap = [(self._sizes[taker], taker) for taker in takers]
         heapify(heap)
         for topic in topics:

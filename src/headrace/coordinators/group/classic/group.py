@@ -114,7 +114,7 @@ class ClassicGroup(Struct, eq=False):
             self.leader = next(iter(self.members), None)
 
     def rename(self, member_id: str, new_id: str) -> Member:
-        """Change the id of a static member that came back, and nothing else. The old id must have no parked request."""
+        """Change only the id of a static member that rejoined. The old id must have no parked request."""
         old = self.members.pop(member_id)
         assert old.instance_id is not None and old.joining is None and old.syncing is None
         self._discount(old)
@@ -197,7 +197,7 @@ class ClassicGroup(Struct, eq=False):
         self.protocol = self.select_protocol() if self.members else None
         self.subscribed = self.find_subscribed()
         self.unsynced.clear()
-        self.move(Event.ALL_JOINED if self.members else Event.ALL_GONE, now_ms)
+        self.move(Event.ALL_JOINED if self.members else Event.ALL_LEFT, now_ms)
 
     # --- subscriptions
 

@@ -11,7 +11,7 @@ from headrace.coordinators.group.classic.group import ClassicGroup
 from headrace.coordinators.group.classic.rebalance import (
     SYNC,
     assign,
-    assignment_answer,
+    assignment_response,
     dismiss,
     prepare_or_complete,
     refuse_parked,
@@ -23,7 +23,7 @@ from headrace.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroup
 from headrace.protocol.messages.sync_group import SyncGroupRequest
 
 if TYPE_CHECKING:
-    from headrace.coordinators.group.request import Asked
+    from headrace.coordinators.group.request import CoordinatorRequest
     from headrace.coordinators.group.shard import GroupShard, Tx
     from headrace.statemachine.machine import Arm
 
@@ -31,16 +31,16 @@ MANY_MEMBERS_VERSION_MIN = 3  # version of LeaveGroup
 PROTOCOL_NAMED_VERSION_MIN = 5  # version of SyncGroup (KIP-559)
 
 Identity = LeaveGroupRequest.MemberIdentity
-Left = LeaveGroupResponse.MemberResponse
+MemberResult = LeaveGroupResponse.MemberResponse
 
 
-def sync(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
-    request = asked.request
+def sync(shard: GroupShard, received: CoordinatorRequest, now_ms: int, tx: Tx) -> None:
+    request = received.request
     assert isinstance(request, SyncGroupRequest)
-    if asked.version >= PROTOCOL_NAMED_VERSION_MIN and None in (request.protocol_type, request.protocol_name):
+    if received.version >= PROTOCOL_NAMED_VERSION_MIN and None in (request.protocol_type, request.protocol_name):
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     if shard.consumers.has(request.group_id) and not shard.consumers.is_empty(request.group_id):
-        shard.consumers.guest_sync(shard, asked, now_ms, tx)
+        shard.consumers.classic_sync(shard, received, now_ms, tx)
         return
     group = shard.classic.draft(request.group_id)
     if group is None or group.state is State.EMPTY:
@@ -57,7 +57,7 @@ def sync(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
     if not group.unsynced:
         tx.cancel((SYNC, group.id))
     if group.state is State.STABLE:
-        tx.reply(tx.ticket, assignment_answer(group, member))
+        tx.reply(tx.ticket, assignment_response(group, member))
     else:
         # The client no longer waits for a request that it sent before.
         refuse_parked(member, ErrorCode.REBALANCE_IN_PROGRESS, member.id, tx)
@@ -67,15 +67,15 @@ def sync(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
     shard.classic.keep(group)
 
 
-def _differs(asked: str | None, held: str | None) -> bool:
-    return asked is not None and held is not None and asked != held
+def _differs(received: str | None, held: str | None) -> bool:
+    return received is not None and held is not None and received != held
 
 
-def heartbeat(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
-    request = asked.request
+def heartbeat(shard: GroupShard, received: CoordinatorRequest, now_ms: int, tx: Tx) -> None:
+    request = received.request
     assert isinstance(request, HeartbeatRequest)
     if shard.consumers.has(request.group_id):
-        shard.consumers.guest_heartbeat(shard, asked, now_ms, tx)
+        shard.consumers.classic_heartbeat(shard, received, now_ms, tx)
         return
     group = shard.classic.groups.get(request.group_id)
     if group is None:
@@ -87,7 +87,7 @@ def heartbeat(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
     tx.reply(tx.ticket, HeartbeatResponse(error_code=ON_HEARTBEAT.get(group.state, ErrorCode.NONE)))
 
 
-def heartbeat_at_a_glance(
+def heartbeat_without_decision(
     shard: GroupShard, request: HeartbeatRequest, now_ms: int, arm: Arm
 ) -> HeartbeatResponse | None:
     """Serve the heartbeat of a dynamic member of a stable group, the usual case; return None for any other."""
@@ -101,24 +101,24 @@ def heartbeat_at_a_glance(
     return HeartbeatResponse()
 
 
-def leave(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
+def leave(shard: GroupShard, received: CoordinatorRequest, now_ms: int, tx: Tx) -> None:
     """Remove members by id, or static members by instance id alone, as an administrator does."""
-    request = asked.request
+    request = received.request
     assert isinstance(request, LeaveGroupRequest)
     if shard.consumers.has(request.group_id):
-        shard.consumers.guest_leave(shard, asked, now_ms, tx)
+        shard.consumers.classic_leave(shard, received, now_ms, tx)
         return
-    leaving = leaving_members(asked)
+    leaving = leaving_members(received)
     group = shard.classic.draft(request.group_id)
     if group is None:
-        tx.reply(tx.ticket, leave_answer(asked, [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)))
+        tx.reply(tx.ticket, leave_response(received, [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)))
         return
     codes = [_leave(group, one, tx) for one in leaving]
     if ErrorCode.NONE in codes:
         if group.state is not State.EMPTY:  # an empty group may have pending ids that leave
             prepare_or_complete(shard, group, now_ms, tx)
         shard.classic.keep(group)
-    tx.reply(tx.ticket, leave_answer(asked, codes))
+    tx.reply(tx.ticket, leave_response(received, codes))
 
 
 def _leave(group: ClassicGroup, leaving: Identity, tx: Tx) -> ErrorCode:
@@ -137,19 +137,19 @@ def _leave(group: ClassicGroup, leaving: Identity, tx: Tx) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def leaving_members(asked: Asked) -> list[Identity]:
-    request = asked.request
+def leaving_members(received: CoordinatorRequest) -> list[Identity]:
+    request = received.request
     assert isinstance(request, LeaveGroupRequest)
-    return request.members if asked.version >= MANY_MEMBERS_VERSION_MIN else [Identity(member_id=request.member_id)]
+    return request.members if received.version >= MANY_MEMBERS_VERSION_MIN else [Identity(member_id=request.member_id)]
 
 
-def leave_answer(asked: Asked, codes: list[ErrorCode]) -> LeaveGroupResponse:
+def leave_response(received: CoordinatorRequest, codes: list[ErrorCode]) -> LeaveGroupResponse:
     """Return the response with a code for each leaving member, in their order. Before version 3 there is only one."""
-    if asked.version < MANY_MEMBERS_VERSION_MIN:
+    if received.version < MANY_MEMBERS_VERSION_MIN:
         return LeaveGroupResponse(error_code=codes[0])
     return LeaveGroupResponse(
         members=[
-            Left(member_id=one.member_id, group_instance_id=one.group_instance_id, error_code=code)
-            for one, code in zip(leaving_members(asked), codes, strict=True)
+            MemberResult(member_id=one.member_id, group_instance_id=one.group_instance_id, error_code=code)
+            for one, code in zip(leaving_members(received), codes, strict=True)
         ]
     )

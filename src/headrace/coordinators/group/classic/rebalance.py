@@ -70,14 +70,14 @@ def complete_join(group: ClassicGroup, now_ms: int, tx: Tx) -> None:
         return
     for member in list(group.members.values()):
         if member.joining is not None:
-            tx.reply(member.joining, generation_answer(group, member.id))
+            tx.reply(member.joining, generation_response(group, member.id))
         prolong(group, member, now_ms, tx)
         group.unsynced[member.id] = None
         group.update(replace(member, joining=None, is_new=False))
     tx.arm((SYNC, group.id), now_ms + group.rebalance_timeout_ms)
 
 
-def generation_answer(group: ClassicGroup, member_id: str) -> JoinGroupResponse:
+def generation_response(group: ClassicGroup, member_id: str) -> JoinGroupResponse:
     return JoinGroupResponse(
         generation_id=group.generation,
         protocol_type=group.protocol_type,
@@ -108,13 +108,13 @@ def assign(group: ClassicGroup, assignments: Mapping[str, bytes], now_ms: int, t
     tx.emit(record_of(group))
     for member in list(group.members.values()):
         if member.syncing is not None:
-            tx.reply(member.syncing, assignment_answer(group, member))
+            tx.reply(member.syncing, assignment_response(group, member))
             prolong(group, member, now_ms, tx)
             group.update(replace(member, syncing=None))
     group.move(Event.ASSIGNED, now_ms)
 
 
-def assignment_answer(group: ClassicGroup, member: Member) -> SyncGroupResponse:
+def assignment_response(group: ClassicGroup, member: Member) -> SyncGroupResponse:
     return SyncGroupResponse(
         protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=member.assignment
     )
@@ -128,9 +128,9 @@ def _withdraw_assignments(group: ClassicGroup, now_ms: int, tx: Tx) -> None:
         group.update(replace(member, assignment=b"", syncing=None))
 
 
-def refuse_parked(member: Member, code: ErrorCode, told_id: str, tx: Tx) -> None:
+def refuse_parked(member: Member, code: ErrorCode, response_member_id: str, tx: Tx) -> None:
     if member.joining is not None:
-        tx.reply(member.joining, JoinGroupResponse(error_code=code, member_id=told_id))
+        tx.reply(member.joining, JoinGroupResponse(error_code=code, member_id=response_member_id))
     if member.syncing is not None:
         tx.reply(member.syncing, SyncGroupResponse(error_code=code))
 
@@ -181,7 +181,7 @@ def on_session_timer(shard: GroupShard, timer: tuple[str, str, str], now_ms: int
             return
         group.remove(member_id)
     elif not member.is_new and (member.joining is not None or member.syncing is not None):
-        return  # a member with a parked request is alive; its session restarts with the response
+        return  # a member with a parked request is connected; its session restarts with the response
     else:
         dismiss(group, member, tx)
     if group.state is State.PREPARING and group.all_joined:

@@ -16,7 +16,7 @@ from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from headrace.statemachine.undo import Table, UndoLog
 
 if TYPE_CHECKING:
-    from headrace.coordinators.group.request import Asked
+    from headrace.coordinators.group.request import CoordinatorRequest
     from headrace.coordinators.group.shard import GroupShard, Tx
 
 CLASSIC = "classic"  # the group type, as ListGroups shows it
@@ -54,8 +54,8 @@ class ClassicState:
     def is_subscribed(self, group_id: str, topic: str) -> bool:
         return self.groups[group_id].is_subscribed(topic)
 
-    def check_commit(self, asked: Asked, now_ms: int, tx: Tx) -> PartitionCheck | None:
-        request = asked.request
+    def check_commit(self, received: CoordinatorRequest, now_ms: int, tx: Tx) -> PartitionCheck | None:
+        request = received.request
         assert isinstance(request, OffsetCommitRequest)
         group, generation = self.groups[request.group_id], request.generation_id_or_member_epoch
         if generation < 0 and group.state is State.EMPTY:
@@ -102,7 +102,7 @@ class ClassicState:
         known = group.protocol_type == CONSUMER_TYPE and group.subscribed is not None
         return committed_ms if known and group.state is State.STABLE else None
 
-    def forget(self, group_id: str, tx: Tx) -> None:
+    def delete(self, group_id: str, tx: Tx) -> None:
         tx.emit(tombstone(group_id))
 
     def listed(self) -> list[Listed]:
@@ -150,7 +150,7 @@ def record_of(group: ClassicGroup) -> GroupRecord:
 
 
 def new_group_record(group: ClassicGroup) -> GroupRecord:
-    """Return the record that is written with the first join and only says that the group exists."""
+    """Return the record that is written with the first join and only records that the group exists."""
     value = GroupMetadataValue(
         protocol_type="",
         generation=0,

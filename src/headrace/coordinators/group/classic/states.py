@@ -5,7 +5,7 @@ has rejoined or the rebalance timeout has passed. Then a new generation begins. 
 lists the members. The group waits for the leader's assignment and is stable from then on, until the next change. A group whose last
 member has left is empty and keeps its generation.
 
-JoinGroup requests are parked while the group is preparing, SyncGroup requests while it is completing. Members learn of a rebalance from
+JoinGroup requests are parked while the group is preparing, SyncGroup requests while it is completing. Members notice a rebalance in
 the responses to their heartbeats. A dead group does not exist, so it has no state here.
 """
 
@@ -29,11 +29,11 @@ DEAD = "Dead"  # the state that DescribeGroups shows for a group that does not e
 
 
 class Event(Enum):
-    """Events that change a group's state; the values say when they occur."""
+    """Events that change a group's state; the values describe when they occur."""
 
-    REBALANCE = "a member came, went, changed its mind, or did not sync in time"
-    ALL_JOINED = "every member that counts has joined"
-    ALL_GONE = "the join phase ended without a member"
+    REBALANCE = "a member joined, left, changed its protocols, or did not sync in time"
+    ALL_JOINED = "every required member has joined"
+    ALL_LEFT = "the join phase ended without a member"
     ASSIGNED = "the leader's assignment is written"
 
 
@@ -42,7 +42,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.COMPLETING, Event.REBALANCE): State.PREPARING,
     (State.STABLE, Event.REBALANCE): State.PREPARING,
     (State.PREPARING, Event.ALL_JOINED): State.COMPLETING,
-    (State.PREPARING, Event.ALL_GONE): State.EMPTY,
+    (State.PREPARING, Event.ALL_LEFT): State.EMPTY,
     (State.COMPLETING, Event.ASSIGNED): State.STABLE,
 }
 

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import new_uuid
 from headrace.coordinators.group.classic.group import CONSUMER_TYPE, protocols_of
-from headrace.coordinators.group.classic.membership import leave_answer, leaving_members
+from headrace.coordinators.group.classic.membership import leave_response, leaving_members
 from headrace.coordinators.group.consumer.groups import ConsumerGroup
 from headrace.coordinators.group.consumer.heartbeat import check_size, reconcile, refresh_epoch, replace_static
 from headrace.coordinators.group.consumer.leaving import find_member, find_static, remove_members
-from headrace.coordinators.group.consumer.members import Member, MemberState, names_told
+from headrace.coordinators.group.consumer.members import Member, MemberState, sorted_names
 from headrace.coordinators.group.consumer.record_values import member_record, regex_tombstone
 from headrace.coordinators.group.consumer.targets import assign_if_due
 from headrace.coordinators.group.consumer.timers import JOIN_TIMER, SYNC_TIMER, arm_session
@@ -29,7 +29,7 @@ from headrace.coordinators.group.migration import (
     read_subscription,
     write_assignment,
 )
-from headrace.coordinators.group.request import Asked
+from headrace.coordinators.group.request import CoordinatorRequest
 from headrace.metadata.image import Image
 from headrace.protocol.errors import DecodeError
 from headrace.protocol.messages.embedded import ConsumerProtocolSubscription
@@ -45,16 +45,20 @@ if TYPE_CHECKING:
 MEMBER_ID_REQUIRED_VERSION_MIN = 4
 
 
-def join(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
-    request = asked.request
+def join(shard: GroupShard, received: CoordinatorRequest, now_ms: int, tx: Tx) -> None:
+    request = received.request
     assert isinstance(request, JoinGroupRequest)
     group = shard.consumers.groups[request.group_id]
     _check_policy(shard, group)
     protocols = dict(protocols_of(request.protocols))
-    member_id = request.member_id or _new_id(shard, request.group_instance_id or asked.client_id)
+    member_id = request.member_id or _new_id(shard, request.group_instance_id or received.client_id)
     check_size(shard, group, member_id)
     _check_protocols(group, request.protocol_type, protocols)
-    if not request.member_id and request.group_instance_id is None and asked.version >= MEMBER_ID_REQUIRED_VERSION_MIN:
+    if (
+        not request.member_id
+        and request.group_instance_id is None
+        and received.version >= MEMBER_ID_REQUIRED_VERSION_MIN
+    ):
         tx.reply(tx.ticket, JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id))
         return
     held = group.static.get(request.group_instance_id or "")
@@ -68,10 +72,10 @@ def join(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
         before,
         instance_id=request.group_instance_id or before.instance_id,
         rack_id=subscription.rack_id or before.rack_id,
-        client_id=asked.client_id,
-        client_host=asked.client_host,
+        client_id=received.client_id,
+        client_host=received.client_host,
         rebalance_timeout_ms=request.rebalance_timeout_ms,
-        names=names_told(subscription.topics),
+        names=sorted_names(subscription.topics),
         regex="",
         classic=classic_metadata(request.session_timeout_ms, protocols),
     )
@@ -89,7 +93,7 @@ def join(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
     else:
         owned = _owned(subscription, shard.image())
         member = reconcile(shard, group, member_id, owned, changed, now_ms, tx)
-    _not_awaited(group, member_id, tx)
+    _stop_awaiting_join(group, member_id, tx)
     if downgrades:
         downgrade(shard, group, generation, now_ms, tx)
     else:
@@ -107,7 +111,7 @@ def join(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
 
 
 def _owned(subscription: ConsumerProtocolSubscription, image: Image) -> dict[Uuid, dict[int, None]]:
-    """Return the partitions that the member says it owns, of topics that exist."""
+    """Return the partitions that the member reports as owned, of topics that exist."""
     return {
         topic.id: dict.fromkeys(one.partitions)
         for one in subscription.owned_partitions
@@ -124,14 +128,14 @@ def _check_policy(shard: GroupShard, group: ConsumerGroup) -> None:
 
 
 def _check_protocols(group: ConsumerGroup, protocol_type: str, protocols: dict[str, bytes]) -> None:
-    guests = [member.classic for member in group.members.values() if member.classic is not None]
-    known = [{protocol.name for protocol in guest.supported_protocols} for guest in guests]
+    classic = [member.classic for member in group.members.values() if member.classic is not None]
+    known = [{protocol.name for protocol in metadata.supported_protocols} for metadata in classic]
     if protocol_type != CONSUMER_TYPE or not any(all(name in names for names in known) for name in protocols):
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
 
 def _new_id(shard: GroupShard, prefix: str) -> str:
-    digits = new_uuid(shard.chance).hex()
+    digits = new_uuid(shard.random).hex()
     return "-".join((prefix, digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
@@ -147,11 +151,11 @@ def _find(group: ConsumerGroup, member_id: str, request: JoinGroupRequest, tx: T
     return replace_static(group, group.members[held], member_id, tx)
 
 
-def sync(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
-    request = asked.request
+def sync(shard: GroupShard, received: CoordinatorRequest, now_ms: int, tx: Tx) -> None:
+    request = received.request
     assert isinstance(request, SyncGroupRequest)
     group = shard.consumers.groups[request.group_id]
-    member = _guest(group, request.member_id, request.group_instance_id, request.generation_id)
+    member = _classic_member(group, request.member_id, request.group_instance_id, request.generation_id)
     assert member.classic is not None
     protocol = member.classic.supported_protocols[0]
     if (request.protocol_type or CONSUMER_TYPE) != CONSUMER_TYPE or (
@@ -164,19 +168,19 @@ def sync(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
         return
     tx.cancel((SYNC_TIMER, group.group_id, member.member_id))
     arm_session(shard, group, member, now_ms, tx)
-    answer = SyncGroupResponse(
+    response = SyncGroupResponse(
         protocol_type=CONSUMER_TYPE,
         protocol_name=protocol.name,
         assignment=write_assignment(member.assigned, protocol.metadata, shard.image()),
     )
-    tx.reply(tx.ticket, answer)
+    tx.reply(tx.ticket, response)
 
 
-def heartbeat(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
-    request = asked.request
+def heartbeat(shard: GroupShard, received: CoordinatorRequest, now_ms: int, tx: Tx) -> None:
+    request = received.request
     assert isinstance(request, HeartbeatRequest)
     group = shard.consumers.groups[request.group_id]
-    member = _guest(group, request.member_id, request.group_instance_id, request.generation_id)
+    member = _classic_member(group, request.member_id, request.group_instance_id, request.generation_id)
     arm_session(shard, group, member, now_ms, tx)
     must_join = (
         member.epoch < group.epochs.assignment
@@ -197,28 +201,28 @@ def _waits(group: ConsumerGroup, member: Member) -> bool:
     )
 
 
-def leave(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
-    request = asked.request
+def leave(shard: GroupShard, received: CoordinatorRequest, now_ms: int, tx: Tx) -> None:
+    request = received.request
     assert isinstance(request, LeaveGroupRequest)
     group = shard.consumers.groups[request.group_id]
-    codes, gone = [], {}
-    for one in leaving_members(asked):
+    codes, leaving = [], {}
+    for one in leaving_members(received):
         try:
             if one.group_instance_id is not None:
                 member_id = one.member_id or group.static.get(one.group_instance_id) or ""
                 member = find_static(group, one.group_instance_id, member_id)
             else:
                 member = find_member(group, one.member_id)
-            gone[member.member_id] = member
+            leaving[member.member_id] = member
             codes.append(ErrorCode.NONE)
         except KafkaError as error:
             codes.append(error.code)
-    if gone:
-        remove_members(shard, group, list(gone.values()), now_ms, tx)
-    tx.reply(tx.ticket, leave_answer(asked, codes))
+    if leaving:
+        remove_members(shard, group, list(leaving.values()), now_ms, tx)
+    tx.reply(tx.ticket, leave_response(received, codes))
 
 
-def _guest(group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int) -> Member:
+def _classic_member(group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int) -> Member:
     member = find_member(group, member_id) if instance_id is None else find_static(group, instance_id, member_id)
     if member.classic is None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} does not use the classic protocol.")
@@ -234,7 +238,7 @@ def _await_join(group: ConsumerGroup, member: Member, now_ms: int, tx: Tx) -> No
         tx.arm((JOIN_TIMER, group.group_id, member.member_id), group.awaited[member.member_id])
 
 
-def _not_awaited(group: ConsumerGroup, member_id: str, tx: Tx) -> None:
+def _stop_awaiting_join(group: ConsumerGroup, member_id: str, tx: Tx) -> None:
     if member_id in group.awaited:
         del group.awaited[member_id]
     tx.cancel((JOIN_TIMER, group.group_id, member_id))

@@ -18,8 +18,8 @@ from headrace.coordinators.group.consumer.members import (
     Member,
     MemberState,
     Owned,
-    names_told,
     owned_read,
+    sorted_names,
     state_read,
 )
 from headrace.protocol.messages.stored.consumer_groups import (
@@ -99,7 +99,7 @@ class ConsumerGroup:
         self.members[member.member_id] = member
         self._count(old, member)
         if old is not None and old.instance_id is not None and old.instance_id != member.instance_id:
-            self._forget_instance(old)
+            self._remove_instance(old)
         if member.instance_id is not None:
             self.static[member.instance_id] = member.member_id
         if old is None or old.assigned is not member.assigned or old.revoking is not member.revoking:
@@ -110,12 +110,12 @@ class ConsumerGroup:
         if member is not None:
             del self.members[member_id]
             self._count(member, None)
-            self._forget_instance(member)
+            self._remove_instance(member)
             self._own(member, None)
             if member_id in self.awaited:
                 del self.awaited[member_id]
 
-    def _forget_instance(self, member: Member) -> None:
+    def _remove_instance(self, member: Member) -> None:
         if member.instance_id is not None and self.static.get(member.instance_id) == member.member_id:
             del self.static[member.instance_id]
 
@@ -127,13 +127,13 @@ class ConsumerGroup:
     def _own(self, old: Member | None, new: Member | None) -> None:
         before = {} if old is None else dict.fromkeys(_flat(old.assigned) + _flat(old.revoking))
         after = {} if new is None else dict.fromkeys(_flat(new.assigned) + _flat(new.revoking))
-        for place in before:
+        for topic_partition in before:
             # While a compacted log is loaded, another record may already have replaced the owner.
-            if old is not None and place not in after and self.owners.get(place) == old.member_id:
-                del self.owners[place]
-        for place in after:
-            if new is not None and self.owners.get(place) != new.member_id:
-                self.owners[place] = new.member_id
+            if old is not None and topic_partition not in after and self.owners.get(topic_partition) == old.member_id:
+                del self.owners[topic_partition]
+        for topic_partition in after:
+            if new is not None and self.owners.get(topic_partition) != new.member_id:
+                self.owners[topic_partition] = new.member_id
 
     def target(self, member_id: str) -> Assignment:
         return self.targets.get(member_id) or NO_PARTITIONS
@@ -151,7 +151,7 @@ class ConsumerGroup:
         resolved = self.resolved.get(member.regex) if member.regex else None
         if resolved is None or not resolved.topics:
             return member.names
-        return names_told((*member.names, *resolved.topics)) if member.names else resolved.topics
+        return sorted_names((*member.names, *resolved.topics)) if member.names else resolved.topics
 
 
 def _flat(owned: Owned) -> list[tuple[Uuid, int]]:
@@ -211,7 +211,7 @@ def apply_member(
             rack_id=value.rack_id,
             client_id=value.client_id,
             client_host=value.client_host,
-            names=names_told(value.subscribed_topic_names),
+            names=sorted_names(value.subscribed_topic_names),
             regex=value.subscribed_topic_regex or "",
             rebalance_timeout_ms=value.rebalance_timeout_ms,
             server_assignor=value.server_assignor,
@@ -290,7 +290,7 @@ def apply_regex(
 ) -> None:
     if value is not None:
         shard.consumers.group(key.group_id).resolved[key.regular_expression] = Resolved(
-            names_told(value.topics), value.version, value.timestamp
+            sorted_names(value.topics), value.version, value.timestamp
         )
         return
     group = shard.consumers.groups.get(key.group_id)

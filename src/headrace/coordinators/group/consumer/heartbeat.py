@@ -27,11 +27,11 @@ from headrace.coordinators.group.consumer.members import (
     Member,
     Owned,
     is_subset,
-    names_told,
-    owned_told,
+    reported_partitions,
     same_partitions,
+    sorted_names,
 )
-from headrace.coordinators.group.consumer.reconciliation import Reconciliation, Told
+from headrace.coordinators.group.consumer.reconciliation import Reconciliation, ReportedPartitions
 from headrace.coordinators.group.consumer.record_values import (
     current_record,
     group_record,
@@ -41,11 +41,11 @@ from headrace.coordinators.group.consumer.record_values import (
     regex_tombstone,
     target_record,
 )
-from headrace.coordinators.group.consumer.regexes import check_regex, search_if_due, search_on
+from headrace.coordinators.group.consumer.regexes import check_regex, search_if_due, search_slice
 from headrace.coordinators.group.consumer.targets import assign_if_due, group_option, topic_ids
 from headrace.coordinators.group.consumer.timers import arm_rebalance, arm_session
 from headrace.coordinators.group.migration import upgrade
-from headrace.coordinators.group.request import Asked
+from headrace.coordinators.group.request import CoordinatorRequest
 from headrace.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -58,14 +58,14 @@ if TYPE_CHECKING:
 OWN_ID_VERSION_MIN = 1  # from this version on, members generate their ids (KIP-1082)
 
 
-def heartbeat(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
-    request = asked.request
+def heartbeat(shard: GroupShard, received: CoordinatorRequest, now_ms: int, tx: Tx) -> None:
+    request = received.request
     assert isinstance(request, ConsumerGroupHeartbeatRequest)
-    check_request(request, asked.version, shard.settings.group_consumer_assignors)
+    check_request(request, received.version, shard.settings.group_consumer_assignors)
     if request.member_epoch in (LEAVING, LEAVING_TO_RETURN):
         leave(shard, request, now_ms, tx)
     else:
-        _beat(shard, asked, request, now_ms, tx)
+        _beat(shard, received, request, now_ms, tx)
 
 
 def check_request(request: ConsumerGroupHeartbeatRequest, version: int, assignors: tuple[str, ...]) -> None:
@@ -104,31 +104,33 @@ class _Changes(NamedTuple):
     assigns_again: bool  # whether a new assignment is needed without waiting for a search
 
 
-def _beat(shard: GroupShard, asked: Asked, request: ConsumerGroupHeartbeatRequest, now_ms: int, tx: Tx) -> None:
+def _beat(
+    shard: GroupShard, received: CoordinatorRequest, request: ConsumerGroupHeartbeatRequest, now_ms: int, tx: Tx
+) -> None:
     joins = request.member_epoch == JOINING
     group = _open_group(shard, request.group_id, joins, now_ms, tx)
-    told = None if request.topic_partitions is None else owned_told(request.topic_partitions)
+    reported = None if request.topic_partitions is None else reported_partitions(request.topic_partitions)
     check_size(shard, group, request.member_id)
-    before = _find(shard, group, request, told, joins, tx)
-    changes = _update_member(shard, group, before, asked, request, tx)
-    found_topics = search_if_due(shard, group, asked, now_ms, tx)
+    before = _find(shard, group, request, reported, joins, tx)
+    changes = _update_member(shard, group, before, received, request, tx)
+    found_topics = search_if_due(shard, group, received, now_ms, tx)
     refresh_epoch(shard, group, changes.assigns_again or found_topics, tx)
     assign_if_due(shard, group, now_ms, tx)
-    member = reconcile(shard, group, before.member_id, told, changes.names or changes.regex, now_ms, tx)
+    member = reconcile(shard, group, before.member_id, reported, changes.names or changes.regex, now_ms, tx)
     arm_session(shard, group, member, now_ms, tx)
     is_full = (
         request.rebalance_timeout_ms != -1
         and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
-        and told is not None
+        and reported is not None
     )
-    tells = joins or is_full or not same_partitions(before.assigned, member.assigned)
-    answer = ConsumerGroupHeartbeatResponse(
+    includes_assignment = joins or is_full or not same_partitions(before.assigned, member.assigned)
+    response = ConsumerGroupHeartbeatResponse(
         member_id=member.member_id,
         member_epoch=member.epoch,
         heartbeat_interval_ms=group_option(shard, group.group_id, "consumer.heartbeat.interval.ms"),
-        assignment=_assignment(member.assigned) if tells else None,
+        assignment=_assignment(member.assigned) if includes_assignment else None,
     )
-    tx.reply(tx.ticket, answer)
+    tx.reply(tx.ticket, response)
 
 
 def _assignment(assigned: Owned) -> ConsumerGroupHeartbeatResponse.Assignment:
@@ -147,7 +149,7 @@ def _open_group(shard: GroupShard, group_id: str, joins: bool, now_ms: int, tx: 
         return find_group(shard, group_id)
     if shard.classic.has(group_id):
         if shard.classic.is_empty(group_id):
-            shard.classic.forget(group_id, tx)
+            shard.classic.delete(group_id, tx)
         else:
             upgrade(shard, group_id, now_ms, tx)
     return shard.consumers.group(group_id)
@@ -165,7 +167,7 @@ def _find(
     shard: GroupShard,
     group: ConsumerGroup,
     request: ConsumerGroupHeartbeatRequest,
-    told: dict[Uuid, dict[int, None]] | None,
+    reported: dict[Uuid, dict[int, None]] | None,
     joins: bool,
     tx: Tx,
 ) -> Member:
@@ -178,9 +180,9 @@ def _find(
             member = find_member(group, request.member_id)
         else:
             member = find_static(group, request.instance_id, request.member_id)
-        _check_epoch(member, request.member_epoch, told)
+        _check_epoch(member, request.member_epoch, reported)
         return member
-    member_id = request.member_id or uuid_text(new_uuid(shard.chance))
+    member_id = request.member_id or uuid_text(new_uuid(shard.random))
     held = None if request.instance_id is None else group.static.get(request.instance_id)
     if held is None or held == member_id:
         return group.members.get(member_id) or Member(member_id)
@@ -194,14 +196,14 @@ def _find(
     return replace_static(group, old, member_id, tx)
 
 
-def _check_epoch(member: Member, epoch: int, told: Told | None) -> None:
+def _check_epoch(member: Member, epoch: int, reported: ReportedPartitions | None) -> None:
     if epoch == member.epoch:
         return
     if (
         epoch == member.previous_epoch
         and epoch < member.epoch
-        and told is not None
-        and is_subset(told, member.assigned)
+        and reported is not None
+        and is_subset(reported, member.assigned)
     ):
         return  # the response with the new epoch was lost
     compared = "greater" if epoch > member.epoch else "smaller"
@@ -213,7 +215,7 @@ def _check_epoch(member: Member, epoch: int, told: Told | None) -> None:
 
 
 def replace_static(group: ConsumerGroup, old: Member, member_id: str, tx: Tx) -> Member:
-    """Transfer everything that a static member had to the id with which it came back."""
+    """Transfer everything that a static member had to the id with which it rejoined."""
     new = replace(old, member_id=member_id, epoch=0, previous_epoch=0)
     target = group.target(old.member_id)
     for record in member_tombstones(group.group_id, old.member_id):
@@ -228,11 +230,11 @@ def _update_member(
     shard: GroupShard,
     group: ConsumerGroup,
     before: Member,
-    asked: Asked,
+    received: CoordinatorRequest,
     request: ConsumerGroupHeartbeatRequest,
     tx: Tx,
 ) -> _Changes:
-    after = replace(before, client_id=asked.client_id, client_host=asked.client_host, classic=None)
+    after = replace(before, client_id=received.client_id, client_host=received.client_host, classic=None)
     if request.instance_id is not None:
         after = replace(after, instance_id=request.instance_id)
     if request.rack_id is not None:
@@ -242,7 +244,7 @@ def _update_member(
     if request.server_assignor is not None:
         after = replace(after, server_assignor=request.server_assignor)
     if request.subscribed_topic_names is not None:
-        after = replace(after, names=names_told(request.subscribed_topic_names))
+        after = replace(after, names=sorted_names(request.subscribed_topic_names))
     if request.subscribed_topic_regex is not None:
         after = replace(after, regex=request.subscribed_topic_regex)
     if after.regex != before.regex and after.regex:
@@ -273,7 +275,7 @@ def refresh_epoch(shard: GroupShard, group: ConsumerGroup, bump: bool, tx: Tx) -
 
 def regex_searched(shard: GroupShard, timer: tuple[str, str], now_ms: int, tx: Tx) -> None:
     group = shard.consumers.groups.get(timer[1])
-    if group is not None and len(group.search) and search_on(shard, group, now_ms, tx):
+    if group is not None and len(group.search) and search_slice(shard, group, now_ms, tx):
         refresh_epoch(shard, group, True, tx)
 
 
@@ -284,7 +286,7 @@ def reconcile(
     shard: GroupShard,
     group: ConsumerGroup,
     member_id: str,
-    told: Told | None,
+    reported: ReportedPartitions | None,
     subscription_changed: bool,
     now_ms: int,
     tx: Tx,
@@ -299,7 +301,7 @@ def reconcile(
         epoch,
         subscribed.__contains__,
         lambda topic, partition: group.owners.get((topic, partition)) not in (None, member_id),
-        told,
+        reported,
     ).next(subscription_changed)
     if after != member:
         tx.emit(current_record(group.group_id, after))

@@ -25,8 +25,8 @@ from headrace.protocol.messages.consumer_group_heartbeat import (
 if TYPE_CHECKING:
     from headrace.coordinators.group.shard import GroupShard, Tx
 
-WELCOME_TIMER = "consumer-welcome"
-WELCOMED_AT_ONCE = 500  # members per turn
+SESSIONS_TIMER = "consumer-sessions"
+SESSIONS_PER_TURN = 500  # members per turn
 
 
 def find_group(shard: GroupShard, group_id: str) -> ConsumerGroup:
@@ -102,7 +102,7 @@ def rebalance_ended(shard: GroupShard, timer: tuple[str, str, str], now_ms: int,
         _fence(shard, timer, now_ms, tx)
 
 
-def guest_ended(shard: GroupShard, timer: tuple[str, str, str], now_ms: int, tx: Tx) -> None:
+def classic_member_timed_out(shard: GroupShard, timer: tuple[str, str, str], now_ms: int, tx: Tx) -> None:
     """Remove a classic member that did not join or sync in time."""
     member = _named(shard, timer)
     if member is not None and member.classic is not None:
@@ -120,20 +120,20 @@ def _fence(shard: GroupShard, timer: tuple[str, str, str], now_ms: int, tx: Tx) 
         remove_members(shard, shard.consumers.groups[timer[1]], [member], now_ms, tx)
 
 
-def welcome_all(shard: GroupShard, now_ms: int, tx: Tx) -> None:
+def start_sessions(shard: GroupShard, now_ms: int, tx: Tx) -> None:
     """Give each member a full session: no heartbeats arrived while the coordinator moved."""
-    _welcome(shard, tuple(shard.consumers.group_ids()), now_ms, tx)
+    _start_sessions(shard, tuple(shard.consumers.group_ids()), now_ms, tx)
 
 
-def welcome_more(shard: GroupShard, timer: tuple[str, tuple[str, ...]], now_ms: int, tx: Tx) -> None:
-    _welcome(shard, timer[1], now_ms, tx)
+def start_more_sessions(shard: GroupShard, timer: tuple[str, tuple[str, ...]], now_ms: int, tx: Tx) -> None:
+    _start_sessions(shard, timer[1], now_ms, tx)
 
 
-def _welcome(shard: GroupShard, group_ids: tuple[str, ...], now_ms: int, tx: Tx) -> None:
-    welcomed = 0
+def _start_sessions(shard: GroupShard, group_ids: tuple[str, ...], now_ms: int, tx: Tx) -> None:
+    started = 0
     for position, group_id in enumerate(group_ids):
-        if welcomed >= WELCOMED_AT_ONCE:
-            tx.arm((WELCOME_TIMER, group_ids[position:]), now_ms + 1)
+        if started >= SESSIONS_PER_TURN:
+            tx.arm((SESSIONS_TIMER, group_ids[position:]), now_ms + 1)
             return
         group = shard.consumers.groups.get(group_id)
         for member in group.members.values() if group is not None else ():
@@ -141,4 +141,4 @@ def _welcome(shard: GroupShard, group_ids: tuple[str, ...], now_ms: int, tx: Tx)
             arm_session(shard, group, member, now_ms, tx)
             if member.state is MemberState.UNREVOKED_PARTITIONS:
                 arm_rebalance(group, member, now_ms, tx)
-            welcomed += 1
+            started += 1

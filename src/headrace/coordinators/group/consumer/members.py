@@ -56,21 +56,23 @@ class Member(Struct, frozen=True):
         return self.state is MemberState.STABLE and self.epoch == assignment_epoch
 
 
-def names_told(told: Sequence[str]) -> tuple[str, ...]:
-    return tuple(sorted(dict.fromkeys(told)))
+def sorted_names(reported: Sequence[str]) -> tuple[str, ...]:
+    return tuple(sorted(dict.fromkeys(reported)))
 
 
-def owned_told(told: Sequence[ConsumerGroupHeartbeatRequest.TopicPartitions]) -> dict[Uuid, dict[int, None]]:
+def reported_partitions(
+    reported: Sequence[ConsumerGroupHeartbeatRequest.TopicPartitions],
+) -> dict[Uuid, dict[int, None]]:
     owned: dict[Uuid, dict[int, None]] = {}
-    for topic in told:
+    for topic in reported:
         owned.setdefault(Uuid(topic.topic_id), {}).update(dict.fromkeys(topic.partitions))
     return owned
 
 
-def is_subset(told: Mapping[Uuid, Mapping[int, None]], assigned: Owned) -> bool:
+def is_subset(reported: Mapping[Uuid, Mapping[int, None]], assigned: Owned) -> bool:
     return all(
         topic in assigned and all(partition in assigned[topic] for partition in partitions)
-        for topic, partitions in told.items()
+        for topic, partitions in reported.items()
     )
 
 

@@ -27,16 +27,16 @@ from headrace.coordinators.group.assignors.spec import Assignment
 from headrace.coordinators.group.consumer.members import NOTHING, Member, MemberState, Owned
 
 # Topic → partitions that a member lists in a heartbeat.
-Told = Mapping[Uuid, Mapping[int, None]]
+ReportedPartitions = Mapping[Uuid, Mapping[int, None]]
 
 
 class Finding(Enum):
-    """The result of comparing a member with its target; the values say what it means."""
+    """The result of comparing a member with its target; the values describe it."""
 
     UP_TO_DATE = "stable at the epoch of the target"
-    UNCONFIRMED = "has not said that it let go of what it must"
-    MUST_REVOKE = "owns something outside its target"
-    MUST_WAIT = "something of its target is still somebody else's"
+    UNCONFIRMED = "has not confirmed that it revoked its partitions"
+    MUST_REVOKE = "owns partitions outside its target"
+    MUST_WAIT = "another member still owns partitions of its target"
     COMPLETE = "owns its target"
 
 
@@ -44,7 +44,7 @@ class Step(NamedTuple):
     """An entry of TRANSITIONS."""
 
     state: MemberState
-    moves_on: bool  # whether the member advances to the target's epoch
+    advances: bool  # whether the member advances to the target's epoch
 
 
 _STABLE, _UNREVOKED, _UNRELEASED, _UNKNOWN = (
@@ -75,8 +75,8 @@ TRANSITIONS: Mapping[tuple[MemberState, Finding], Step] = {
 class Reconciliation:
     """One reconciliation step of one member.
 
-    `taken` returns whether another member owns a partition. `told` holds the partitions that this member lists as its own; it is None if
-    the request does not list them.
+    `taken` returns whether another member owns a partition. `reported` has the partitions that this member lists as its own; it is None
+    if the request does not list them.
     """
 
     def __init__(
@@ -86,25 +86,25 @@ class Reconciliation:
         target_epoch: int,
         subscribed: Callable[[Uuid], bool],
         taken: Callable[[Uuid, int], bool],
-        told: Told | None,
+        reported: ReportedPartitions | None,
     ) -> None:
         self._member = member
         self._target = target
         self._epoch = target_epoch
         self._subscribed = subscribed
         self._taken = taken
-        self._told = told
+        self._reported = reported
 
     def next(self, subscription_changed: bool) -> Member:
         """Return the member after this step; the same one if nothing changes.
 
-        Raise KafkaError with FENCED_MEMBER_EPOCH if its state is unknown, unless its request says that it owns no partitions.
+        Raise KafkaError with FENCED_MEMBER_EPOCH if its state is unknown, unless its request lists no partitions.
         """
         member = self._member
-        if member.state is _UNKNOWN and self._told != {}:
+        if member.state is _UNKNOWN and self._reported != {}:
             raise KafkaError(
                 ErrorCode.FENCED_MEMBER_EPOCH,
-                "The member is in a state that is not known here: it must give up all its partitions and join again.",
+                "The member is in a state that this coordinator does not know. The member must abandon all its partitions and rejoin.",
             )
         if member.is_reconciled(self._epoch):
             finding, kept, revoking = Finding.UP_TO_DATE, member.assigned, member.revoking
@@ -114,11 +114,11 @@ class Reconciliation:
             finding, kept, revoking = self._compare()
         step = TRANSITIONS[(member.state, finding)]
         if finding in (Finding.UP_TO_DATE, Finding.UNCONFIRMED):
-            return self._without_unwanted() if subscription_changed else member
+            return self._without_unsubscribed() if subscription_changed else member
         return replace(
             member,
             state=step.state,
-            epoch=self._epoch if step.moves_on else member.epoch,
+            epoch=self._epoch if step.advances else member.epoch,
             previous_epoch=member.epoch,
             assigned=kept,
             revoking=revoking,
@@ -126,11 +126,14 @@ class Reconciliation:
 
     def _holds(self, partitions: Owned) -> bool:
         """Return whether the member may still use one of these partitions; assume so if its own are not listed."""
-        told = self._told
-        if told is None:
+        reported = self._reported
+        if reported is None:
             return True
         return any(
-            partition in told[topic] for topic, indexes in partitions.items() if topic in told for partition in indexes
+            partition in reported[topic]
+            for topic, indexes in partitions.items()
+            if topic in reported
+            for partition in indexes
         )
 
     def _compare(self) -> tuple[Finding, Owned, Owned]:
@@ -142,33 +145,33 @@ class Reconciliation:
         waiting = False
         for topic in sorted(self._target.keys() | member.assigned.keys()):
             target = dict.fromkeys(self._target.get(topic, ()) if self._subscribed(topic) else ())
-            had = member.assigned.get(topic, {})
-            if stays := {partition: epoch for partition, epoch in had.items() if partition in target}:
-                kept[topic] = stays
-            if goes := {partition: epoch for partition, epoch in had.items() if partition not in target}:
-                surplus[topic] = goes
-            missing = [partition for partition in target if partition not in had]
-            if comes := [partition for partition in missing if not self._taken(topic, partition)]:
-                free[topic] = comes
-            waiting |= len(comes) < len(missing)
+            owned = member.assigned.get(topic, {})
+            if retained := {partition: epoch for partition, epoch in owned.items() if partition in target}:
+                kept[topic] = retained
+            if surplus_here := {partition: epoch for partition, epoch in owned.items() if partition not in target}:
+                surplus[topic] = surplus_here
+            missing = [partition for partition in target if partition not in owned]
+            if available := [partition for partition in missing if not self._taken(topic, partition)]:
+                free[topic] = available
+            waiting |= len(available) < len(missing)
         if surplus and self._holds(surplus):
             return Finding.MUST_REVOKE, kept, surplus
         for topic, partitions in free.items():
             kept.setdefault(topic, {}).update(dict.fromkeys(partitions, self._epoch))
         return Finding.MUST_WAIT if waiting else Finding.COMPLETE, kept, NOTHING
 
-    def _without_unwanted(self) -> Member:
+    def _without_unsubscribed(self) -> Member:
         """Return the member without topics that it is no longer subscribed to, before there is a new target.
 
         It is UNREVOKED while it may still use their partitions. Its epoch stays the same.
         """
         member = self._member
-        unwanted = [topic for topic in member.assigned if not self._subscribed(topic)]
-        if not unwanted:
+        unsubscribed = [topic for topic in member.assigned if not self._subscribed(topic)]
+        if not unsubscribed:
             return member
-        kept = {topic: had for topic, had in member.assigned.items() if topic not in unwanted}
-        revoking = {topic: dict(had) for topic, had in member.revoking.items()}
-        for topic in unwanted:
+        kept = {topic: owned for topic, owned in member.assigned.items() if topic not in unsubscribed}
+        revoking = {topic: dict(owned) for topic, owned in member.revoking.items()}
+        for topic in unsubscribed:
             revoking.setdefault(topic, {}).update(member.assigned[topic])
         if self._holds(revoking):
             return replace(member, state=_UNREVOKED, previous_epoch=member.epoch, assigned=kept, revoking=revoking)

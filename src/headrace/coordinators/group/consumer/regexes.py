@@ -20,15 +20,15 @@ from headrace.coordinators.group.consumer.record_values import regex_record
 from headrace.metadata.image import Image
 
 if TYPE_CHECKING:
-    from headrace.coordinators.group.request import Asked
+    from headrace.coordinators.group.request import CoordinatorRequest
     from headrace.coordinators.group.shard import GroupShard, Tx
 
 REFRESH_MS_MIN = 10_000
-SEARCHED_AT_ONCE = 1000  # names per slice, for one small pattern; takes two to four milliseconds
-INSTRUCTIONS_LIKE_A_NAME = 16  # larger patterns get fewer names per slice, as RE2's speed with them is not known before
-COMPILED_LIKE = 50  # minimum cost of an expression, in names
+SEARCH_BUDGET = 1000  # names per slice, for one small pattern; takes two to four milliseconds
+INSTRUCTIONS_PER_NAME = 16  # larger patterns get fewer names per slice, as RE2's speed with them is not known before
+COMPILE_COST = 50  # minimum cost of an expression, in names
 SLICE_PAUSE_MS = 5  # pause between two slices, so that other work can run
-PATTERNS_REMEMBERED_MAX = 100
+PATTERN_CACHE_SIZE = 100
 REGEX_TIMER = "consumer-regex"
 UNDER_WAY = ""  # the only key of the table of searches
 
@@ -36,7 +36,7 @@ UNDER_WAY = ""  # the only key of the table of searches
 class Search(Struct, frozen=True):
     names: tuple[str, ...]  # all topics at the start of the search
     left: tuple[str, ...]  # unfinished expressions, the current one first
-    place: int  # index of the next name
+    position: int  # index of the next name
     matched: tuple[str, ...]  # matches of the current expression so far
     found: tuple[tuple[str, tuple[str, ...]], ...]  # finished expressions with their topics
     allowed: Callable[[str], bool]
@@ -55,7 +55,7 @@ class Patterns:
     def get(self, regex: str) -> Pattern:
         pattern = self._compiled.get(regex)
         if pattern is None:
-            if len(self._compiled) >= PATTERNS_REMEMBERED_MAX:
+            if len(self._compiled) >= PATTERN_CACHE_SIZE:
                 self._compiled.clear()
             pattern = self._compiled[regex] = Pattern(regex)
         return pattern
@@ -79,7 +79,7 @@ def check_regex(shard: GroupShard, regex: str) -> None:
         ) from error
 
 
-def search_if_due(shard: GroupShard, group: ConsumerGroup, asked: Asked, now_ms: int, tx: Tx) -> bool:
+def search_if_due(shard: GroupShard, group: ConsumerGroup, received: CoordinatorRequest, now_ms: int, tx: Tx) -> bool:
     """Start a search if one is due; return True if the topics of an expression have changed."""
     if not len(group.regexes) or UNDER_WAY in group.search:
         return False
@@ -99,19 +99,19 @@ def search_if_due(shard: GroupShard, group: ConsumerGroup, asked: Asked, now_ms:
     group.search[UNDER_WAY] = Search(
         names=tuple(image.topics),
         left=tuple(sorted(regex for regex, _ in group.regexes.items())),
-        place=0,
+        position=0,
         matched=(),
         found=(),
-        allowed=asked.allowed,
+        allowed=received.allowed,
         version=image.offset,
         began_ms=now_ms,
     )
-    return search_on(shard, group, now_ms, tx)
+    return search_slice(shard, group, now_ms, tx)
 
 
-def search_on(shard: GroupShard, group: ConsumerGroup, now_ms: int, tx: Tx) -> bool:
+def search_slice(shard: GroupShard, group: ConsumerGroup, now_ms: int, tx: Tx) -> bool:
     """Search one slice and, after the last one, emit the results; return True if topics have changed."""
-    search = _slice(group.search[UNDER_WAY], shard.consumers.patterns)
+    search = _search_slice(group.search[UNDER_WAY], shard.consumers.patterns)
     if search.left:
         group.search[UNDER_WAY] = search
         tx.arm((REGEX_TIMER, group.group_id), now_ms + SLICE_PAUSE_MS)
@@ -127,24 +127,24 @@ def search_on(shard: GroupShard, group: ConsumerGroup, now_ms: int, tx: Tx) -> b
     return changed
 
 
-def _slice(search: Search, patterns: Patterns) -> Search:
-    budget = SEARCHED_AT_ONCE
+def _search_slice(search: Search, patterns: Patterns) -> Search:
+    budget = SEARCH_BUDGET
     while search.left and budget > 0:
         regex = search.left[0]
         try:
             pattern = patterns.get(regex)
         except BadPattern:  # written by another program or an earlier version; it matches nothing
             search = replace(search, left=search.left[1:], found=(*search.found, (regex, ())))
-            budget -= COMPILED_LIKE
+            budget -= COMPILE_COST
             continue
-        weight = max(pattern.size // INSTRUCTIONS_LIKE_A_NAME, 1)
-        names = search.names[search.place : search.place + max(budget // weight, 1)]
+        weight = max(pattern.size // INSTRUCTIONS_PER_NAME, 1)
+        names = search.names[search.position : search.position + max(budget // weight, 1)]
         matched = search.matched + tuple(name for name in names if pattern.matches(name) and search.allowed(name))
-        budget -= max(len(names) * weight, COMPILED_LIKE)
-        place = search.place + len(names)
-        if place < len(search.names):
-            search = replace(search, place=place, matched=matched)
+        budget -= max(len(names) * weight, COMPILE_COST)
+        position = search.position + len(names)
+        if position < len(search.names):
+            search = replace(search, position=position, matched=matched)
         else:
             done = (*search.found, (regex, tuple(sorted(matched))))
-            search = replace(search, left=search.left[1:], place=0, matched=(), found=done)
+            search = replace(search, left=search.left[1:], position=0, matched=(), found=done)
     return search

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import ZERO_UUID, Uuid
-from headrace.coordinators.group.consumer import classic_members as guests
+from headrace.coordinators.group.consumer import classic_members
 from headrace.coordinators.group.consumer.groups import ConsumerGroup
 from headrace.coordinators.group.consumer.members import Member
 from headrace.coordinators.group.consumer.record_values import group_tombstones
@@ -20,7 +20,7 @@ from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from headrace.statemachine.undo import Table, UndoLog
 
 if TYPE_CHECKING:
-    from headrace.coordinators.group.request import Asked
+    from headrace.coordinators.group.request import CoordinatorRequest
     from headrace.coordinators.group.shard import Tx
 
 EPOCH_COMMIT_VERSION_MIN = 9  # first version of OffsetCommit with member epochs
@@ -60,8 +60,8 @@ class ConsumerState:
             topic in resolved.topics for resolved in group.resolved.values()
         )
 
-    def check_commit(self, asked: Asked, now_ms: int, tx: Tx) -> PartitionCheck | None:
-        request = asked.request
+    def check_commit(self, received: CoordinatorRequest, now_ms: int, tx: Tx) -> PartitionCheck | None:
+        request = received.request
         assert isinstance(request, OffsetCommitRequest)
         group, epoch = self.groups[request.group_id], request.generation_id_or_member_epoch
         if epoch < 0 and not len(group.members):
@@ -72,7 +72,7 @@ class ConsumerState:
         if member.classic is not None:
             _check_generation(member, epoch)
             return None
-        if asked.version < EPOCH_COMMIT_VERSION_MIN:
+        if received.version < EPOCH_COMMIT_VERSION_MIN:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
                 f"Members of a consumer group commit with version {EPOCH_COMMIT_VERSION_MIN} of OffsetCommit or above.",
@@ -134,7 +134,7 @@ class ConsumerState:
     def retained_since(self, group_id: str, committed_ms: int) -> int | None:
         return committed_ms
 
-    def forget(self, group_id: str, tx: Tx) -> None:
+    def delete(self, group_id: str, tx: Tx) -> None:
         group = self.groups[group_id]
         for record in group_tombstones(group_id, sorted(regex for regex, _ in group.resolved.items())):
             tx.emit(record)
@@ -147,10 +147,10 @@ class ConsumerState:
 
     # --- classic members
 
-    guest_join = staticmethod(guests.join)
-    guest_sync = staticmethod(guests.sync)
-    guest_heartbeat = staticmethod(guests.heartbeat)
-    guest_leave = staticmethod(guests.leave)
+    classic_join = staticmethod(classic_members.join)
+    classic_sync = staticmethod(classic_members.sync)
+    classic_heartbeat = staticmethod(classic_members.heartbeat)
+    classic_leave = staticmethod(classic_members.leave)
 
 
 def state_name(group: ConsumerGroup) -> str:
@@ -172,7 +172,7 @@ def _unknown_member(member_id: str, group_id: str) -> KafkaError:
 
 def _stale(received: int, known: int) -> KafkaError:
     return KafkaError(
-        ErrorCode.STALE_MEMBER_EPOCH, f"The member epoch {received} is not the one that the coordinator knows, {known}."
+        ErrorCode.STALE_MEMBER_EPOCH, f"The member epoch {received} does not match the current one, {known}."
     )
 
 
@@ -180,5 +180,5 @@ def _check_generation(member: Member, received: int) -> None:
     if received != member.epoch:
         raise KafkaError(
             ErrorCode.ILLEGAL_GENERATION,
-            f"The generation {received} is not the epoch that the coordinator knows, {member.epoch}.",
+            f"The generation {received} does not match the current member epoch, {member.epoch}.",
         )

@@ -54,9 +54,9 @@ def assign_if_due(shard: GroupShard, group: ConsumerGroup, now_ms: int, tx: Tx) 
         for topic_id in ids
         if (topic := image.topic_by_id(topic_id)) is not None
     }
-    answer = ASSIGNORS[chosen_assignor(group, shard.settings)](members, partitions)
+    response = ASSIGNORS[chosen_assignor(group, shard.settings)](members, partitions)
     for member in members:
-        target = answer.get(member.member_id, NO_PARTITIONS)
+        target = response.get(member.member_id, NO_PARTITIONS)
         if member.member_id not in group.targets or group.targets[member.member_id] != target:
             tx.emit(target_record(group.group_id, member.member_id, target))
     tx.emit(target_epoch_record(group.group_id, epochs.group, now_ms))

@@ -14,7 +14,7 @@ from headrace.base.ids import Uuid
 from headrace.coordinators.group.xxh3 import xxh3_64
 from headrace.metadata.image import Image, Topic
 
-TOPICS_REMEMBERED_MAX = 20_000
+TOPIC_CACHE_SIZE = 20_000
 _MAGIC = b"\x00"
 _INT, _LONG, _UNSIGNED = struct.Struct("<i"), struct.Struct("<q"), struct.Struct("<Q")
 
@@ -52,7 +52,7 @@ class TopicHashes:
             and known.racks == shape
         ):
             return known.hash
-        if len(self._known) >= TOPICS_REMEMBERED_MAX:
+        if len(self._known) >= TOPIC_CACHE_SIZE:
             self._known.clear()
         self._known[topic.name] = _Known(topic.id, len(topic.partitions), shape, topic_hash(topic, shape))
         return self._known[topic.name].hash
