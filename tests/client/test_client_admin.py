@@ -9,7 +9,7 @@ from tests.security.plain_logins import login_options, server_settings
 from headrace.base.errors import ConfigError, ErrorCode, KafkaError
 from headrace.client import AsyncAdmin
 from headrace.client.admin.calls import Calls
-from headrace.client.admin.item_errors import Refused
+from headrace.client.admin.item_errors import ItemsFailed
 from headrace.client.wire.connection import Disconnected
 from headrace.security.acls import Acl, Pattern, Permission
 from headrace.security.resources import Operation, Resource
@@ -32,7 +32,7 @@ def test_acls_are_created_described_and_deleted(tmp_path):
         async with admin_of(bootstrap, **login_options("admin")) as admin:
             await admin.create_acls([acl])
             assert await admin.describe_acls() == [acl]
-            with pytest.raises(Refused, match="INVALID_REQUEST"):
+            with pytest.raises(ItemsFailed, match="INVALID_REQUEST"):
                 await admin.create_acls([acl._replace(host="")])
             assert await admin.delete_acls([EVERY_ACL._replace(resource_type=Resource.TOPIC)]) == [acl]
             assert await admin.describe_acls() == []
@@ -78,7 +78,7 @@ def test_only_items_with_retriable_errors_are_retried():
         return {item: KafkaError(codes[item], item) if item in codes else None for item in items}
 
     async def work():
-        with pytest.raises(Refused, match=r"^UNKNOWN_TOPIC_OR_PARTITION: gone$") as refused:
+        with pytest.raises(ItemsFailed, match=r"^UNKNOWN_TOPIC_OR_PARTITION: gone$") as refused:
             await Calls(10.0, 0.001).for_each(["good", "gone", "busy"], attempt, None)
         assert list(refused.value.failures) == ["gone"]
 

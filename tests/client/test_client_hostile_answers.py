@@ -9,7 +9,7 @@ from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition, Uuid
 from headrace.client.consumer.consumer import AsyncConsumer
 from headrace.client.consumer.range_reader import OffsetGone, TopicChanged, read_range
-from headrace.client.wire.frames import UnexpectedAnswer
+from headrace.client.wire.frames import UnexpectedResponse
 from headrace.protocol.messages.fetch import FetchResponse
 from headrace.records.builder import BatchBuilder
 
@@ -134,12 +134,12 @@ def mismatched_response(**changes):
 )
 def test_fetch_responses_that_do_not_match_the_request_raise_unexpected_answer(response, message):
     async def work(cluster):
-        with pytest.raises(UnexpectedAnswer, match=message):
+        with pytest.raises(UnexpectedResponse, match=message):
             await read(cluster)
         if response.responses:
             consumer = AsyncConsumer({"auto.offset.reset": "earliest"}, cluster=cluster)
             consumer.assign([HERE])
-            with pytest.raises(UnexpectedAnswer, match=message):
+            with pytest.raises(UnexpectedResponse, match=message):
                 await consumer.poll(5.0)
             await consumer.close()
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.client.wire.frames import UnexpectedAnswer
+from headrace.client.wire.frames import UnexpectedResponse
 from headrace.client.wire.receiving import BUFFER_BYTES, RESPONSE_BYTES_MAX, FrameReceiver
 
 SIZES = st.integers(4, 40) | st.sampled_from([BUFFER_BYTES - 4, BUFFER_BYTES - 3, BUFFER_BYTES, 3 * BUFFER_BYTES])
@@ -47,10 +47,10 @@ def test_a_large_frame_is_received_without_copying() -> None:
 
 @pytest.mark.parametrize("size", [-1, 0, 3, RESPONSE_BYTES_MAX + 1])
 def test_invalid_frame_sizes_raise_unexpected_answer(size: int) -> None:
-    with pytest.raises(UnexpectedAnswer, match=f"an answer of {size} bytes; allowed are 4 to"):
+    with pytest.raises(UnexpectedResponse, match=f"an answer of {size} bytes; allowed are 4 to"):
         feed(FrameReceiver(), size.to_bytes(4, "big", signed=True), [])
 
 
 def test_a_broker_that_speaks_tls_is_recognized() -> None:
-    with pytest.raises(UnexpectedAnswer, match=r"speaks TLS here: security\.protocol must be"):
+    with pytest.raises(UnexpectedResponse, match=r"speaks TLS here: security\.protocol must be"):
         feed(FrameReceiver(), b"\x15\x03\x03\x00\x02\x02\x46", [])

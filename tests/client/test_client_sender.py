@@ -39,7 +39,7 @@ def run(work, script=None, cluster=None, runner=run_virtual, **options):
     given = FAST | {name.replace("_", "."): value for name, value in options.items()}
 
     async def main():
-        async with asyncio.timeout(20), AsyncProducer(given, cluster=cluster, chance=Random(1)) as producer:
+        async with asyncio.timeout(20), AsyncProducer(given, cluster=cluster, random=Random(1)) as producer:
             return await work(producer, cluster)
 
     return runner(main())
@@ -263,17 +263,17 @@ def test_large_batches_are_compressed_off_the_event_loop_and_in_order():
 @pytest.mark.parametrize("seed", range(30))
 def test_random_faults_do_not_duplicate_or_reorder_acknowledged_records(seed):
     """With random faults and partitions, acknowledged records are in the log once and in the order they were sent."""
-    chance = Random(seed)
+    random = Random(seed)
     kinds = [None, None, None, CUT, "written, and cut", ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.INVALID_RECORD]
-    log = FakeLog(*[chance.choice(kinds) for _ in range(40)])
+    log = FakeLog(*[random.choice(kinds) for _ in range(40)])
 
     async def work(producer, cluster):
         futures = {}
         for number in range(120):
-            partition, value = chance.randrange(3), b"%d," % number * chance.randint(1, 30)
+            partition, value = random.randrange(3), b"%d," % number * random.randint(1, 30)
             futures[number, partition] = (await send(producer, value, partition=partition))[0]
-            if chance.random() < 0.2:
-                await asyncio.sleep(chance.random() * 0.002)
+            if random.random() < 0.2:
+                await asyncio.sleep(random.random() * 0.002)
         await producer.flush()
         found = {index: list(log.log.get(index, [])) for index in range(3)}
         for (number, partition), future in futures.items():

@@ -21,7 +21,7 @@ from headrace.client.producer.transaction_requests import (
     end_transaction,
 )
 from headrace.client.producer.transaction_session import TransactionSession, TransactionState
-from headrace.client.wire.connection import Disconnected, NoAnswer
+from headrace.client.wire.connection import Disconnected, NoResponse
 from headrace.client.wire.opening import client_values
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
@@ -198,7 +198,12 @@ def test_version_1_adds_partitions_and_groups_first():
 
 
 def test_retriable_errors_of_init_producer_id_and_end_txn_are_retried():
-    passing = [ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_COORDINATOR, Disconnected("gone"), NoAnswer("silence")]
+    passing = [
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.NOT_COORDINATOR,
+        Disconnected("gone"),
+        NoResponse("silence"),
+    ]
 
     async def work(transaction, coordinator):
         coordinator.script = {"InitProducerId": list(passing), "EndTxn": list(passing)}

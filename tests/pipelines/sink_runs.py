@@ -19,7 +19,7 @@ from headrace.client.wire.connection import Connection, Disconnected
 from headrace.pipelines.background import Background
 from headrace.pipelines.sink import commits as sink
 from headrace.pipelines.sink.commands import Driver
-from headrace.pipelines.sink.executor import Hands
+from headrace.pipelines.sink.executor import CommitExecutor
 from headrace.pipelines.sink.options import parse_sink_options
 from headrace.pipelines.sink.task_writer import Task, driver_id, write_task
 from headrace.protocol.messages.update_features import UpdateFeaturesRequest
@@ -71,7 +71,7 @@ class Spark:
     def _execute(self, conversation):
         async def work():
             cluster = await process.cluster(self.options.client)
-            return await Hands(cluster, self.options, self.name).carry_out(conversation)
+            return await CommitExecutor(cluster, self.options, self.name).carry_out(conversation)
 
         process = Background()
         try:

@@ -153,7 +153,7 @@ def failing_source(flag):
             from headrace.pipelines.sink import writers as sink
 
             original = getattr(
-                sink_driver.Hands.do, "original", sink_driver.Hands.do
+                sink_driver.CommitExecutor.do, "original", sink_driver.CommitExecutor.do
             )  # patched already if this process has committed before
 
             async def do(hands, command):
@@ -165,7 +165,7 @@ def failing_source(flag):
                 return response
 
             do.original = original
-            sink_driver.Hands.do = do
+            sink_driver.CommitExecutor.do = do
             return sink.make_stream_writer(schema, self.options, overwrite)
 
     return Failing

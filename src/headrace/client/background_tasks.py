@@ -14,20 +14,20 @@ JITTER = 0.2
 BACKOFF_EXPONENT_MAX = 30
 
 
-def pause_s(bounds: tuple[float, float], failures: int, chance: Random) -> float:
+def pause_s(bounds: tuple[float, float], failures: int, random: Random) -> float:
     """Return a pause that doubles with each failure, up to the bound, with random jitter."""
     first, most = bounds
-    return min(most, first * float(2 ** min(failures - 1, BACKOFF_EXPONENT_MAX))) * chance.uniform(
+    return min(most, first * float(2 ** min(failures - 1, BACKOFF_EXPONENT_MAX))) * random.uniform(
         1 - JITTER, 1 + JITTER
     )
 
 
-class Beside:
+class BackgroundTasks:
     def __init__(
-        self, backoff_s: tuple[float, float], *, chance: Random, now: Callable[[], float], wake: Callable[[], None]
+        self, backoff_s: tuple[float, float], *, random: Random, now: Callable[[], float], wake: Callable[[], None]
     ) -> None:
         self._backoff_s = backoff_s
-        self._chance = chance
+        self._random = random
         self._now = now
         self._wake = wake
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -59,7 +59,7 @@ class Beside:
     def rest(self, name: str, failed: bool) -> None:
         """Delay the next run; the delay grows with each failure in a row."""
         self._failures[name] = failures = self._failures.get(name, 0) + 1 if failed else 0
-        self._not_before[name] = self._now() + pause_s(self._backoff_s, max(1, failures), self._chance)
+        self._not_before[name] = self._now() + pause_s(self._backoff_s, max(1, failures), self._random)
 
     async def stop(self) -> None:
         if self._tasks:

@@ -21,7 +21,7 @@ from headrace.demo.shop.layout import PLACES, Layout
 from headrace.demo.shop.requests import Misplaced, Shop, places_of
 from headrace.demo.shop.topics import RESULTS
 from headrace.demo.stages import QUERIES, SHOP, TABLES, Facts, Stage, goal, stage
-from headrace.pipelines.runner.control import NoAnswer as DriverSilent
+from headrace.pipelines.runner.control import NoResponse as DriverSilent
 from headrace.pipelines.runner.control import ask_status
 from headrace.pipelines.runner.runs import Runs
 from headrace.pipelines.runner.status import QueryStatus

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.base.errors import ConfigError, ErrorCode, HeadraceError, KafkaError
 from headrace.client.admin.groups import commit_offsets
 from headrace.client.wire.cluster import RETRY_BACKOFF_S
-from headrace.client.wire.connection import Disconnected, NoAnswer
+from headrace.client.wire.connection import Disconnected, NoResponse
 from headrace.pipelines.background import background
 from headrace.pipelines.data_source import NAME
 from headrace.pipelines.listening import ProgressListener
@@ -141,7 +141,7 @@ async def _commit(source: Source, offset: StreamOffset) -> None:
             if refused is None:
                 return
             raise KafkaError(refused[1], str(refused[0]))
-        except (Disconnected, NoAnswer):
+        except (Disconnected, NoResponse):
             pass
         except KafkaError as error:
             if not error.retriable or error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:

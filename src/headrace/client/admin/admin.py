@@ -4,7 +4,7 @@
         await admin.create_topics([NewTopic("orders", partitions=6)])
 
 A call retries for up to default.api.timeout.ms (or its own `timeout_s`) while brokers, leaders and coordinators change.
-Failures raise KafkaError; calls for several items raise `Refused`, which names each failure.
+Failures raise KafkaError; calls for several items raise `ItemsFailed`, which names each failure.
 """
 
 from __future__ import annotations
@@ -106,9 +106,9 @@ class AsyncAdmin:
 
     async def describe_cluster(self, timeout_s: float | None = None) -> ClusterInfo:
         """Return the cluster's id, its controller and its brokers, sorted by id."""
-        answer = await self._calls.until_answered(lambda: self._cluster.refresh([]), timeout_s)
-        brokers = sorted(Broker(one.node_id, one.host, one.port, one.rack) for one in answer.brokers)
-        return ClusterInfo(answer.cluster_id, answer.controller_id, brokers)
+        response = await self._calls.until_answered(lambda: self._cluster.refresh([]), timeout_s)
+        brokers = sorted(Broker(one.node_id, one.host, one.port, one.rack) for one in response.brokers)
+        return ClusterInfo(response.cluster_id, response.controller_id, brokers)
 
     # --- topics
 
@@ -131,7 +131,7 @@ class AsyncAdmin:
     ) -> None:
         """Create topics, or only check the request if `validate_only` is set.
 
-        Raise Refused with TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION …
+        Raise ItemsFailed with TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION …
         """
         wanted = {one.name: one for one in (NewTopic(each) if isinstance(each, str) else each for each in topics)}
 
@@ -160,7 +160,7 @@ class AsyncAdmin:
     async def delete_topics(self, names: Iterable[str], timeout_s: float | None = None) -> None:
         """Delete topics with all their records.
 
-        Raise Refused with UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED …
+        Raise ItemsFailed with UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED …
         """
         await self._calls.for_each(
             _names(names), lambda some: topic_changes.delete_topics(self._cluster, some), timeout_s
@@ -248,7 +248,7 @@ class AsyncAdmin:
         return await self._calls.until_answered(lambda: groups.describe_group(self._cluster, group), timeout_s)
 
     async def delete_groups(self, names: Iterable[str], timeout_s: float | None = None) -> None:
-        """Delete groups with their committed offsets. Raise Refused with NON_EMPTY_GROUP if one has members."""
+        """Delete groups with their committed offsets. Raise ItemsFailed with NON_EMPTY_GROUP if one has members."""
 
         async def ask(some: Sequence[str]) -> Mapping[str, KafkaError | None]:
             codes = {name: await groups.delete_group(self._cluster, name) for name in some}
@@ -263,7 +263,7 @@ class AsyncAdmin:
     async def alter_committed_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int], timeout_s: float | None = None
     ) -> None:
-        """Set committed offsets of a group without members. Raise Refused with UNKNOWN_MEMBER_ID if it has members."""
+        """Set committed offsets of a group without members. Raise ItemsFailed with UNKNOWN_MEMBER_ID if it has members."""
 
         async def ask(some: Sequence[TopicPartition]) -> Mapping[TopicPartition, KafkaError | None]:
             codes = await groups.commit_offsets(self._cluster, group, {one: offsets[one] for one in some})
@@ -274,7 +274,7 @@ class AsyncAdmin:
     async def delete_committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> None:
-        """Delete committed offsets. Raise Refused with GROUP_SUBSCRIBED_TO_TOPIC while a member reads the topic."""
+        """Delete committed offsets. Raise ItemsFailed with GROUP_SUBSCRIBED_TO_TOPIC while a member reads the topic."""
 
         async def ask(some: Sequence[TopicPartition]) -> Mapping[TopicPartition, KafkaError | None]:
             codes = await groups.delete_offsets(self._cluster, group, some)
@@ -339,7 +339,7 @@ class AsyncAdmin:
     async def create_acls(self, rules: Iterable[Acl], timeout_s: float | None = None) -> None:
         """Create ACLs; those that exist already stay as they are.
 
-        Raise Refused with INVALID_REQUEST, SECURITY_DISABLED …
+        Raise ItemsFailed with INVALID_REQUEST, SECURITY_DISABLED …
         """
         await self._calls.for_each(list(rules), lambda some: acls.create_acls(self._cluster, some), timeout_s)
 

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.client.admin.item_errors import Refused
-from headrace.client.wire.connection import Disconnected, NoAnswer
+from headrace.client.admin.item_errors import ItemsFailed
+from headrace.client.wire.connection import Disconnected, NoResponse
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -44,7 +44,7 @@ class Calls:
             try:
                 async with asyncio.timeout_at(deadline):
                     return await ask()
-            except (Disconnected, NoAnswer, KafkaError) as error:
+            except (Disconnected, NoResponse, KafkaError) as error:
                 if isinstance(error, KafkaError) and error.code not in PASSING:
                     raise
                 if now() + self._backoff_s >= deadline:
@@ -62,7 +62,7 @@ class Calls:
         ask: Callable[[Sequence[K]], Awaitable[Mapping[K, KafkaError | None]]],
         timeout_s: float | None,
     ) -> None:
-        """Request all items, retrying only those with transient errors. Raise Refused for those that failed."""
+        """Request all items, retrying only those with transient errors. Raise ItemsFailed for those that failed."""
         now = asyncio.get_running_loop().time
         deadline = now() + self.limit_s(timeout_s)
         refused: dict[object, KafkaError] = {}
@@ -80,7 +80,7 @@ class Calls:
             if left:
                 await asyncio.sleep(self._backoff_s)
         if refused:
-            raise Refused(refused)
+            raise ItemsFailed(refused)
 
 
 def _asking(

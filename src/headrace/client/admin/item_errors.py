@@ -8,7 +8,7 @@ from headrace.base.errors import KafkaError
 from headrace.client.consumer.fetching import known_code
 
 
-class Refused(KafkaError):
+class ItemsFailed(KafkaError):
     """Some items of a call failed, and all others succeeded.
 
     `failures` maps each failed item to its error; `code` is that of the first.

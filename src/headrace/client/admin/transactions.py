@@ -107,13 +107,13 @@ async def list_transactions(cluster: Cluster, wanted: TransactionFilter = EVERYT
         connection = await cluster.broker(node_id)
         version = connection.version_for(ListTransactionsRequest)
         request = _list_request(wanted, version, node_id)
-        answer: ListTransactionsResponse = await connection.request(request, version=version)
-        if answer.error_code:
-            raise KafkaError(ErrorCode(answer.error_code), f"the transactions of broker {node_id}")
-        unknown.update(answer.unknown_state_filters)
+        response: ListTransactionsResponse = await connection.request(request, version=version)
+        if response.error_code:
+            raise KafkaError(ErrorCode(response.error_code), f"the transactions of broker {node_id}")
+        unknown.update(response.unknown_state_filters)
         listed += [
             ListedTransaction(one.transactional_id, node_id, one.producer_id, one.transaction_state)
-            for one in answer.transaction_states
+            for one in response.transaction_states
         ]
     if unknown:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"no transaction is ever {', '.join(sorted(unknown))}")
@@ -137,8 +137,8 @@ async def describe_transaction(cluster: Cluster, transactional_id: str) -> Trans
     """Describe a transaction. Raise KafkaError TRANSACTIONAL_ID_NOT_FOUND if it does not exist."""
     node_id, connection = await find_coordinator(cluster, transactional_id, TRANSACTION)
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
-    answer: DescribeTransactionsResponse = await connection.request(request)
-    found = answer.transaction_states[0]
+    response: DescribeTransactionsResponse = await connection.request(request)
+    found = response.transaction_states[0]
     if found.error_code:
         raise KafkaError(ErrorCode(found.error_code), f"transactional id {transactional_id}")
     return TransactionInfo(
@@ -212,10 +212,10 @@ async def _ask_coordinator(
         if two_phase and version < TWO_PHASE_VERSION_MIN:
             message = "the broker offers no two-phase commit: see unstable.api.versions.enable"
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
-        answer = await connection.request(request, version=version)
-        code = ErrorCode(answer.error_code)
+        response = await connection.request(request, version=version)
+        code = ErrorCode(response.error_code)
         if code is ErrorCode.NONE:
-            return answer
+            return response
         if code not in _PASSING or asyncio.get_running_loop().time() > deadline:
             raise KafkaError(code, f"transactional id {transactional_id}")
         await asyncio.sleep(RETRY_BACKOFF_S)
@@ -255,10 +255,10 @@ async def producers_of(
             DescribeProducersRequest.TopicRequest(name=name, partition_indexes=some) for name, some in topics.items()
         ]
     )
-    answer: DescribeProducersResponse = await connection.request(request)
+    response: DescribeProducersResponse = await connection.request(request)
     found: list[ActiveProducer] = []
     refused = {}
-    for answered in answer.topics:
+    for answered in response.topics:
         for one in answered.partitions:
             partition = TopicPartition(answered.name, one.partition_index)
             if one.error_code:
@@ -292,7 +292,7 @@ async def write_abort(
         topics=[topic],
         coordinator_epoch=max(0, coordinator_epoch),  # -1: no marker seen yet; no epoch is earlier than 0
     )
-    answer: WriteTxnMarkersResponse = await connection.request(WriteTxnMarkersRequest(markers=[marker]))
-    code = ErrorCode(answer.markers[0].topics[0].partitions[0].error_code)
+    response: WriteTxnMarkersResponse = await connection.request(WriteTxnMarkersRequest(markers=[marker]))
+    code = ErrorCode(response.markers[0].topics[0].partitions[0].error_code)
     if code is not ErrorCode.NONE:
         raise KafkaError(code, f"{partition}: producer {producer_id} of epoch {producer_epoch}")

@@ -121,9 +121,9 @@ class GroupReading:
         self._auto_at = self._loop.time() + every_s
         offsets = self._positions.to_commit()
         if offsets:
-            self._auto = self._loop.create_task(self._commit_beside(offsets))
+            self._auto = self._loop.create_task(self._commit_in_background(offsets))
 
-    async def _commit_beside(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+    async def _commit_in_background(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         try:
             await self.commit(offsets, self._settings.api_timeout_s)
         except HeadraceError as error:

@@ -11,8 +11,8 @@ from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.client.consumer.fetching import PASSING, READ_UNCOMMITTED, known_code
 from headrace.client.wire.cluster import RETRY_BACKOFF_S, Cluster
-from headrace.client.wire.connection import Disconnected, NoAnswer
-from headrace.client.wire.frames import UnexpectedAnswer
+from headrace.client.wire.connection import Disconnected, NoResponse
+from headrace.client.wire.frames import UnexpectedResponse
 from headrace.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 
 LATEST, EARLIEST = -1, -2  # in place of a timestamp in milliseconds
@@ -73,7 +73,7 @@ async def _ask_leaders(
         if partition not in found:
             try:
                 by_leader[await _leader(cluster, partition)].append(partition)
-            except (KafkaError, Disconnected, NoAnswer) as error:
+            except (KafkaError, Disconnected, NoResponse) as error:
                 if isinstance(error, KafkaError) and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise
                 failures[partition] = error
@@ -81,7 +81,7 @@ async def _ask_leaders(
     async def ask(leader: int, partitions: list[TopicPartition]) -> None:
         try:
             answers = await _ask(cluster, leader, {one: wanted[one] for one in partitions}, isolation)
-        except (Disconnected, NoAnswer) as error:
+        except (Disconnected, NoResponse) as error:
             failures.update(dict.fromkeys(partitions, error))
             return
         for partition, (code, listed) in answers.items():
@@ -102,9 +102,11 @@ async def _leader(cluster: Cluster, partition: TopicPartition) -> int:
     except KafkaError as error:
         # A missing partition is another error than a missing leader, and not worth waiting for.
         if error.code is ErrorCode.LEADER_NOT_AVAILABLE:
-            answer = await cluster.refresh([partition.topic])
-            indexes = [one.partition_index for topic in answer.topics for one in topic.partitions]
-            code = known_code(answer.topics[0].error_code) if answer.topics else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            response = await cluster.refresh([partition.topic])
+            indexes = [one.partition_index for topic in response.topics for one in topic.partitions]
+            code = (
+                known_code(response.topics[0].error_code) if response.topics else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
             if code is ErrorCode.NONE and partition.partition not in indexes:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if code not in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
@@ -131,18 +133,18 @@ async def _ask(
         topics=[ListOffsetsRequest.ListOffsetsTopic(name=name, partitions=some) for name, some in topics.items()],
         timeout_ms=int(cluster.timeout_s * 1000),
     )
-    answer: ListOffsetsResponse = await connection.request(request, timeout_s=cluster.timeout_s)
+    response: ListOffsetsResponse = await connection.request(request, timeout_s=cluster.timeout_s)
     told = {
         TopicPartition(topic.name, one.partition_index): (
             known_code(one.error_code),
             ListedOffset(one.offset, one.timestamp, one.leader_epoch),
         )
-        for topic in answer.topics
+        for topic in response.topics
         for one in topic.partitions
     }
     if told.keys() != wanted.keys():
         odd = _names(told.keys() ^ wanted.keys())
-        raise UnexpectedAnswer(f"broker {leader} was asked for the offsets of other partitions than it told: {odd}")
+        raise UnexpectedResponse(f"broker {leader} was asked for the offsets of other partitions than it told: {odd}")
     return told
 
 

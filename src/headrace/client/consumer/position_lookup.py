@@ -17,7 +17,7 @@ from headrace.client.consumer.positions import Positions
 from headrace.client.group.membership import CommittedOffset
 from headrace.client.tasks import end_tasks
 from headrace.client.wire.cluster import Cluster
-from headrace.client.wire.connection import Disconnected, NoAnswer
+from headrace.client.wire.connection import Disconnected, NoResponse
 
 _LOG = logging.getLogger("headrace.client")
 
@@ -136,7 +136,7 @@ class PositionLookup:
         ]
 
     def _failed(self, before: Mapping[TopicPartition, int], error: HeadraceError) -> None:
-        is_passing = isinstance(error, Disconnected | NoAnswer) or (
+        is_passing = isinstance(error, Disconnected | NoResponse) or (
             isinstance(error, KafkaError) and (error.code in PASSING or error.retriable)
         )
         if is_passing:

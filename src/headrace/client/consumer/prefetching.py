@@ -18,7 +18,7 @@ from headrace.client.consumer.position_lookup import now_ms
 from headrace.client.consumer.positions import Position, Positions
 from headrace.client.tasks import end_tasks
 from headrace.client.wire.cluster import Cluster
-from headrace.client.wire.connection import Disconnected, NoAnswer
+from headrace.client.wire.connection import Disconnected, NoResponse
 
 FETCHES_AHEAD_MAX = 2  # per partition: the one being read, and the next one
 FAILURES_MAX = 100
@@ -148,7 +148,7 @@ class Prefetcher:
         begun = self._loop.time()
         try:
             answers = await fetch_from(self._cluster, leader, targets, settings)
-        except (Disconnected, NoAnswer) as error:
+        except (Disconnected, NoResponse) as error:
             _LOG.info("fetch from broker %d: %s", leader, error)
             self._doubt(asked)
         except HeadraceError as error:

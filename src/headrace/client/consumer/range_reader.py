@@ -24,8 +24,8 @@ from headrace.client.consumer.fetching import (
 )
 from headrace.client.consumer.list_offsets import EARLIEST, LATEST, list_offset
 from headrace.client.wire.cluster import RETRY_BACKOFF_S, Cluster
-from headrace.client.wire.connection import Disconnected, NoAnswer
-from headrace.client.wire.frames import UnexpectedAnswer
+from headrace.client.wire.connection import Disconnected, NoResponse
+from headrace.client.wire.frames import UnexpectedResponse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -135,7 +135,7 @@ async def _fetch_one(cluster: Cluster, target: FetchTarget, settings: FetchSetti
     leader = await cluster.leader_id(target.partition)
     for fetched in await fetch_from(cluster, leader, [target], settings):
         return fetched
-    raise UnexpectedAnswer(f"broker {leader} said nothing about {target.partition}")
+    raise UnexpectedResponse(f"broker {leader} said nothing about {target.partition}")
 
 
 class _Range:
@@ -173,7 +173,7 @@ class _Range:
                 if len(fetched.data):
                     return fetched
                 failure = OffsetGone(self._partition, offset, fetched.log_start_offset, fetched.end_offset)
-            except (Disconnected, NoAnswer) as error:
+            except (Disconnected, NoResponse) as error:
                 failure = error
             except KafkaError as error:
                 if error.code not in PASSING:

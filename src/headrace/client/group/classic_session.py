@@ -163,8 +163,8 @@ class ClassicSession:
             reason=reason[:REASON_CHARS_MAX],
         )
         self.phase = Phase.PARKED
-        answer: JoinGroupResponse = await self._coordinator.ask(request, purpose=JOINS, timeout_s=self._patience_s)
-        return answer
+        response: JoinGroupResponse = await self._coordinator.ask(request, purpose=JOINS, timeout_s=self._patience_s)
+        return response
 
     @property
     def _patience_s(self) -> float:
@@ -194,12 +194,12 @@ class ClassicSession:
             protocol_name=joined.protocol_name,
             assignments=assignments,
         )
-        answer: SyncGroupResponse = await self._coordinator.ask(request, purpose=JOINS, timeout_s=self._patience_s)
-        if answer.error_code == ErrorCode.NONE:
+        response: SyncGroupResponse = await self._coordinator.ask(request, purpose=JOINS, timeout_s=self._patience_s)
+        if response.error_code == ErrorCode.NONE:
             self.last = GroupMetadata(
                 self._settings.group_id, joined.generation_id, self.member_id, self._settings.instance_id
             )
-        return answer
+        return response
 
     async def _assign(self, joined: JoinGroupResponse) -> Mapping[str, list[TopicPartition]]:
         """Assign partitions to all members; return nothing if the coordinator says so (a static leader came back)."""
@@ -228,8 +228,8 @@ class ClassicSession:
             member_id=self.member_id,
             group_instance_id=self._settings.instance_id,
         )
-        answer: HeartbeatResponse = await self._coordinator.ask(request)
-        code = ErrorCode(answer.error_code)
+        response: HeartbeatResponse = await self._coordinator.ask(request)
+        code = ErrorCode(response.error_code)
         if code in ELSEWHERE:
             self._coordinator.doubt()
         return code
@@ -248,10 +248,10 @@ class ClassicSession:
             return LeaveGroupRequest(group_id=self._settings.group_id, members=[identity])
 
         self.reset()
-        answer: LeaveGroupResponse = await self._coordinator.ask_by_version(
+        response: LeaveGroupResponse = await self._coordinator.ask_by_version(
             LeaveGroupRequest, request, timeout_s=timeout_s
         )
-        code = ErrorCode(answer.error_code or next((member.error_code for member in answer.members), 0))
+        code = ErrorCode(response.error_code or next((member.error_code for member in response.members), 0))
         if code is not ErrorCode.NONE:
             raise KafkaError(code, f"leaving group {self._settings.group_id}")
 

@@ -126,12 +126,12 @@ class Commits:
                 for name, some in topics.items()
             ],
         )
-        answer: OffsetCommitResponse = await self._coordinator.ask_by_version(
+        response: OffsetCommitResponse = await self._coordinator.ask_by_version(
             OffsetCommitRequest, lambda version: request, BY_NAME_VERSION_MAX, timeout_s=timeout_s
         )
         codes = {
             TopicPartition(topic.name, one.partition_index): ErrorCode(one.error_code)
-            for topic in answer.topics
+            for topic in response.topics
             for one in topic.partitions
         }
         return {partition: codes.get(partition, ErrorCode.UNKNOWN_SERVER_ERROR) for partition in offsets}
@@ -161,10 +161,10 @@ class Commits:
             )
             return OffsetFetchRequest(groups=[wanted], require_stable=is_stable)
 
-        answer: OffsetFetchResponse = await self._coordinator.ask_by_version(
+        response: OffsetFetchResponse = await self._coordinator.ask_by_version(
             OffsetFetchRequest, request, BY_NAME_VERSION_MAX, timeout_s=timeout_s
         )
-        told: Any = answer.groups[0] if answer.groups else answer
+        told: Any = response.groups[0] if response.groups else response
         if told.error_code:
             return dict.fromkeys(partitions, ErrorCode(told.error_code))
         found = {

@@ -184,10 +184,10 @@ class ConsumerMember:
 
         Raise KafkaError for errors that a retry does not fix, HeadraceError if the heartbeat should be retried.
         """
-        answer: ConsumerGroupHeartbeatResponse = await self._coordinator.ask_by_version(
+        response: ConsumerGroupHeartbeatResponse = await self._coordinator.ask_by_version(
             ConsumerGroupHeartbeatRequest, self._request
         )
-        code = ErrorCode(answer.error_code)
+        code = ErrorCode(response.error_code)
         if code in FENCED:
             self._be_fenced(code)
             return 0.0
@@ -196,9 +196,9 @@ class ConsumerMember:
                 self._coordinator.doubt()
             raise HeadraceError(code.name)
         if code is not ErrorCode.NONE:
-            raise KafkaError(code, answer.error_message or f"group {self._settings.group_id}")
-        await self._hear(answer)
-        return answer.heartbeat_interval_ms / 1000 if len(self._target) == len(self._named) else UNNAMED_TOPIC_S
+            raise KafkaError(code, response.error_message or f"group {self._settings.group_id}")
+        await self._hear(response)
+        return response.heartbeat_interval_ms / 1000 if len(self._target) == len(self._named) else UNNAMED_TOPIC_S
 
     def _request(self, version: int) -> ConsumerGroupHeartbeatRequest:
         if self._subscription.pattern is not None and version < REGEX_VERSION_MIN:
@@ -207,12 +207,12 @@ class ConsumerMember:
         member_id = "" if version < REGEX_VERSION_MIN and self._epoch == JOINING else self._member_id
         return self._heartbeats.next(member_id, self._epoch, self._subscription, self._owned)
 
-    async def _hear(self, answer: ConsumerGroupHeartbeatResponse) -> None:
-        self._member_id = answer.member_id or self._member_id
-        self._epoch = answer.member_epoch
+    async def _hear(self, response: ConsumerGroupHeartbeatResponse) -> None:
+        self._member_id = response.member_id or self._member_id
+        self._epoch = response.member_epoch
         self._last = GroupMetadata(self._settings.group_id, self._epoch, self._member_id, self._settings.instance_id)
-        if answer.assignment is not None:
-            self._target = given(answer.assignment.topic_partitions)
+        if response.assignment is not None:
+            self._target = given(response.assignment.topic_partitions)
         await self._name_topics()
         self._state = State.IN
         self._tell()
@@ -269,12 +269,12 @@ class ConsumerMember:
     async def _tell_leaving(self, epoch: int, timeout_s: float) -> None:
         request = self._heartbeats.last(self._member_id, epoch)
         try:
-            answer: ConsumerGroupHeartbeatResponse = await self._coordinator.ask(request, timeout_s=timeout_s)
+            response: ConsumerGroupHeartbeatResponse = await self._coordinator.ask(request, timeout_s=timeout_s)
         except HeadraceError as error:  # the session expires by itself
             logger.info("group %s: leaving was not heard: %s", self._settings.group_id, error)
         else:
-            if answer.error_code not in (ErrorCode.NONE, *FENCED):
-                code = ErrorCode(answer.error_code)
+            if response.error_code not in (ErrorCode.NONE, *FENCED):
+                code = ErrorCode(response.error_code)
                 logger.info("group %s: leaving was refused: %s", self._settings.group_id, code.name)
 
     # --- leaving

@@ -10,9 +10,9 @@ from typing import Any
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.client.group.settings import GroupSettings
 from headrace.client.wire.cluster import Cluster
-from headrace.client.wire.connection import Connection, Disconnected, NoAnswer
+from headrace.client.wire.connection import Connection, Disconnected, NoResponse
 from headrace.client.wire.coordinator_lookup import find_coordinator
-from headrace.client.wire.frames import UnexpectedAnswer
+from headrace.client.wire.frames import UnexpectedResponse
 
 HEARTBEATS = "coordinator"  # connection purpose for heartbeats and commits, which get a response soon
 JOINS = "join"  # JoinGroup waits for the whole group, and responses arrive in request order
@@ -21,7 +21,7 @@ ELSEWHERE = frozenset(
     {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}
 )  # the coordinator must be found again
 PASSING = ELSEWHERE | {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
-UNREACHABLE = (Disconnected, NoAnswer)
+UNREACHABLE = (Disconnected, NoResponse)
 
 
 class GroupCoordinator:
@@ -76,8 +76,10 @@ class GroupCoordinator:
         except TimeoutError as error:
             self.doubt()
             group = self._settings.group_id
-            raise NoAnswer(f"REQUEST_TIMED_OUT: nothing from group {group}'s coordinator in {timeout_s:g} s") from error
-        except UnexpectedAnswer as error:
+            raise NoResponse(
+                f"REQUEST_TIMED_OUT: nothing from group {group}'s coordinator in {timeout_s:g} s"
+            ) from error
+        except UnexpectedResponse as error:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from error
 
 

@@ -73,7 +73,7 @@ class Outcomes:
         transaction: Transaction | None,
         metrics: ProducerMetrics,
         *,
-        chance: Random,
+        random: Random,
         now: Callable[[], float],
         release: Callable[[int], None],
     ) -> None:
@@ -83,7 +83,7 @@ class Outcomes:
         self._sequences = sequences
         self._transaction = transaction
         self._metrics = metrics
-        self._chance = chance
+        self._random = random
         self._now = now
         self._release = release
         # Largest batch in bytes, before compression, of topics that refused one of twice the size.
@@ -133,7 +133,7 @@ class Outcomes:
         batch.trouble = f"{code.name}: {why}" if why else code.name
         tries_left = batch.attempts <= self._settings.retries
         if verdict is Verdict.RETRY and not batch.is_done and tries_left and now < batch.deadline:
-            batch.retry_at = now + pause_s(self._settings.retry_backoff_s, batch.attempts, self._chance)
+            batch.retry_at = now + pause_s(self._settings.retry_backoff_s, batch.attempts, self._random)
             self._metrics.retries.record(batch.count)
             self._accumulator.put_back(batch)
             return

@@ -8,8 +8,8 @@ async with AsyncProducer({"bootstrap.servers": "localhost:9092"}) as producer:
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Iterable, Iterator, Mapping
+from random import Random
 from typing import TYPE_CHECKING
 
 from headrace.base.clock import Clock, SystemClock
@@ -60,20 +60,20 @@ class AsyncProducer:
         partitioner: Partitioner | None = None,
         cluster: Cluster | None = None,
         clock: Clock | None = None,
-        chance: random.Random | None = None,
+        random: Random | None = None,
     ) -> None:
         values = client_values(options, PRODUCER_OPTIONS)
         self._settings = settings = producer_settings(values, options)
         self._owns_cluster = cluster is None
         self._cluster = open_cluster(values) if cluster is None else cluster
         self._clock = clock or SystemClock()
-        self._chance = chance or random.Random()
+        self._random = random or Random()
         self._partitioner = partitioner or (RoundRobin() if settings.round_robin else None)
         self._accumulator = Accumulator(
             batch_bytes=settings.batch_bytes, linger_s=settings.linger_s, delivery_s=settings.delivery_s
         )
         self._sticky = Sticky(
-            self._chance, batch_bytes=settings.batch_bytes, adaptive=settings.adaptive, loads=self._loads
+            self._random, batch_bytes=settings.batch_bytes, adaptive=settings.adaptive, loads=self._loads
         )
         self._sequences = (
             Sequences(transactional=settings.transactional_id is not None) if settings.idempotent else None
@@ -84,7 +84,7 @@ class AsyncProducer:
             else None
         )
         self._space = BufferSpace(settings.buffer_bytes, self._wake)
-        self._counts = TopicCounts(self._cluster, settings, self._chance)
+        self._counts = TopicCounts(self._cluster, settings, self._random)
         self._sender: Sender | None = None
         self._task: asyncio.Task[None] | None = None
         self._metrics: ProducerMetrics | None = None
@@ -109,7 +109,7 @@ class AsyncProducer:
             self._sequences,
             self._transaction,
             metrics,
-            chance=self._chance,
+            random=self._random,
             now=loop.time,
             release=self._space.give,
             in_hurry=lambda: self._space.waiters > 0,

@@ -47,11 +47,11 @@ def prepare(
 
 
 def answers(
-    prepared: Prepared, answer: ProduceResponse
+    prepared: Prepared, response: ProduceResponse
 ) -> Iterator[tuple[ProducerBatch, ProduceResponse.PartitionProduceResponse | None]]:
     """Yield each batch once, with its response, or None if the broker leaves it out."""
     waiting = dict(prepared.by_key)
-    for topic in answer.responses:
+    for topic in response.responses:
         key = topic.topic_id if prepared.version >= BY_ID_VERSION_MIN else topic.name
         for said in topic.partition_responses:
             batch = waiting.pop((key, said.index), None)

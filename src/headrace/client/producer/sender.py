@@ -14,7 +14,7 @@ from typing import Any
 
 from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.client.background_tasks import NEVER, Beside, pause_s
+from headrace.client.background_tasks import NEVER, BackgroundTasks, pause_s
 from headrace.client.producer.accumulator import Accumulator
 from headrace.client.producer.batches import NOBODY, ProducerBatch, ProducerIdentity
 from headrace.client.producer.metrics import ProducerMetrics
@@ -77,7 +77,7 @@ class Sender:
         transaction: Transaction | None,
         metrics: ProducerMetrics,
         *,
-        chance: Random,
+        random: Random,
         now: Callable[[], float],
         release: Callable[[int], None],
         in_hurry: Callable[[], bool],
@@ -89,17 +89,17 @@ class Sender:
         self._sequences = sequences
         self._transaction = transaction
         self._metrics = metrics
-        self._chance = chance
+        self._random = random
         self._now = now
         self._in_hurry = in_hurry
         self._topics = topics
         self._flushes = 0
         self.outcomes = Outcomes(
-            settings, cluster, accumulator, sequences, transaction, metrics, chance=chance, now=now, release=release
+            settings, cluster, accumulator, sequences, transaction, metrics, random=random, now=now, release=release
         )
         self._links: dict[int, _Link] = {}
         self._awake = asyncio.Event()
-        self._beside = Beside(settings.retry_backoff_s, chance=chance, now=now, wake=self.wake)
+        self._background = BackgroundTasks(settings.retry_backoff_s, random=random, now=now, wake=self.wake)
         self._building: set[TopicPartition] = set()
         self._compressions = 0
         self._refreshed_at = now()
@@ -149,7 +149,7 @@ class Sender:
                 if timer is not None:
                     timer.cancel()
         finally:
-            await self._beside.stop()
+            await self._background.stop()
 
     async def _step(self) -> float:
         """Do all that can be done now, and return when to look again if nothing happens."""
@@ -164,7 +164,7 @@ class Sender:
         if self._sequences is not None and self._accumulator.incomplete:
             used_up = self._sequences.settle()
             if (used_up or self._sequences.identity == NOBODY) and self._transaction is None:
-                soonest = min(soonest, self._beside.start_once("producer id", self._identify))
+                soonest = min(soonest, self._background.start_once("producer id", self._identify))
         waiting: dict[int, list[tuple[float, TopicPartition]]] = {}
         unknown: set[str] = set()
         for partition in self._accumulator.partitions():
@@ -179,7 +179,7 @@ class Sender:
                 waiting.setdefault(leader, []).append((batch.created_at, partition))
         if unknown:
             soonest = min(
-                soonest, self._beside.start_once("metadata", lambda: self._refresh(sorted(unknown), create=True))
+                soonest, self._background.start_once("metadata", lambda: self._refresh(sorted(unknown), create=True))
             )
         for node_id, heads in waiting.items():
             link = self._links.get(node_id)
@@ -205,7 +205,9 @@ class Sender:
         due = self._refreshed_at + self._settings.metadata_age_s
         if not self._topics:
             return NEVER
-        return due if now < due else self._beside.start_once("metadata", lambda: self._refresh(sorted(self._topics)))
+        return (
+            due if now < due else self._background.start_once("metadata", lambda: self._refresh(sorted(self._topics)))
+        )
 
     # --- requests
 
@@ -218,11 +220,11 @@ class Sender:
         connection = link.connection
         if connection is None or not connection.is_open:
             link.is_busy = True
-            self._beside.start(f"broker {link.node_id}", lambda: self._connect(link))
+            self._background.start(f"broker {link.node_id}", lambda: self._connect(link))
             return NEVER
         if self._settings.acks == 0 and not connection.is_writable:
             link.is_busy = True
-            self._beside.start(f"broker {link.node_id}", lambda: self._wait_for_socket(link, connection))
+            self._background.start(f"broker {link.node_id}", lambda: self._wait_for_socket(link, connection))
             return NEVER
         while len(link.requests) < self._settings.in_flight_max:
             batches = self._accumulator.drain(
@@ -246,13 +248,13 @@ class Sender:
                 batch.is_closed = True
                 self._building.add(batch.partition)
             self._compressions += 1
-            self._beside.start(f"compression {self._compressions}", lambda: self._build_beside(open_heads))
+            self._background.start(f"compression {self._compressions}", lambda: self._build_in_background(open_heads))
         else:
             for batch in open_heads:
                 batch.build(settings.codec, settings.level, self._transaction is not None)
         return [partition for partition in partitions if partition not in self._building]
 
-    async def _build_beside(self, batches: list[ProducerBatch]) -> None:
+    async def _build_in_background(self, batches: list[ProducerBatch]) -> None:
         def build() -> None:
             for batch in batches:
                 batch.build(self._settings.codec, self._settings.level, self._transaction is not None)
@@ -320,14 +322,14 @@ class Sender:
         if error is not None:
             self._lost(link, request, error)
             return
-        answer: ProduceResponse = done.result()
+        response: ProduceResponse = done.result()
         now = self._now()
         link.failures = 0
-        if answer.throttle_time_ms > 0:
-            link.quiet_until = now + answer.throttle_time_ms / 1000
-        self._metrics.throttled.record(answer.throttle_time_ms)
+        if response.throttle_time_ms > 0:
+            link.quiet_until = now + response.throttle_time_ms / 1000
+        self._metrics.throttled.record(response.throttle_time_ms)
         self._metrics.latency.record((now - request.sent_at) * 1000)
-        for batch, said in answers(request.prepared, answer):
+        for batch, said in answers(request.prepared, response):
             self.outcomes.answered(batch, said)
 
     def _lost(self, link: _Link, request: _Request, error: BaseException) -> None:
@@ -339,7 +341,7 @@ class Sender:
 
     def _failed(self, link: _Link) -> None:
         link.failures += 1
-        pause = pause_s(self._settings.reconnect_backoff_s, link.failures, self._chance)
+        pause = pause_s(self._settings.reconnect_backoff_s, link.failures, self._random)
         link.quiet_until = max(link.quiet_until, self._now() + pause)
 
     async def _watch_requests(self, now: float) -> float:
@@ -366,7 +368,7 @@ class Sender:
     async def _connect(self, link: _Link) -> None:
         try:
             connection = await self._cluster.broker(link.node_id, PURPOSE)
-            connection.version_for(ProduceRequest)  # raises UnexpectedAnswer if the broker does not support it
+            connection.version_for(ProduceRequest)  # raises UnexpectedResponse if the broker does not support it
             link.connection = connection
         except (HeadraceError, OSError) as error:
             self._failed(link)
@@ -389,10 +391,10 @@ class Sender:
     async def _refresh(self, topics: list[str], *, create: bool = False) -> None:
         failed = True
         try:
-            answer = await self._cluster.refresh(topics, create=create)
+            response = await self._cluster.refresh(topics, create=create)
             self._refreshed_at = self._now()
             failed = False
-            for topic in answer.topics:
+            for topic in response.topics:
                 code = error_code(topic.error_code)
                 if code is not ErrorCode.NONE:
                     failed = True
@@ -400,23 +402,23 @@ class Sender:
         except (HeadraceError, OSError) as error:
             self._give_up_if_hopeless(error, None)
         finally:
-            self._beside.rest("metadata", failed)
+            self._background.rest("metadata", failed)
 
     async def _identify(self) -> None:
         assert self._sequences is not None
         failed = True
         try:
-            answer: InitProducerIdResponse = await self._cluster.request(InitProducerIdRequest(transactional_id=None))
-            code = error_code(answer.error_code)
+            response: InitProducerIdResponse = await self._cluster.request(InitProducerIdRequest(transactional_id=None))
+            code = error_code(response.error_code)
             if code is ErrorCode.NONE:
                 failed = False
-                self._sequences.next_epoch(ProducerIdentity(answer.producer_id, answer.producer_epoch))
+                self._sequences.next_epoch(ProducerIdentity(response.producer_id, response.producer_epoch))
             else:
                 self._give_up_if_hopeless(KafkaError(code, "no producer id was given"), None)
         except (HeadraceError, OSError) as error:
             self._give_up_if_hopeless(error, None)
         finally:
-            self._beside.rest("producer id", failed)
+            self._background.rest("producer id", failed)
 
     def _give_up_if_hopeless(self, error: Exception, topic: str | None) -> None:
         if isinstance(error, KafkaError) and error.code in _NOT_AGAIN:

@@ -15,10 +15,10 @@ from headrace.client.wire.cluster import Cluster
 class TopicCounts:
     """Looks up partition counts; `topics` holds all topics found so far."""
 
-    def __init__(self, cluster: Cluster, settings: ProducerSettings, chance: Random) -> None:
+    def __init__(self, cluster: Cluster, settings: ProducerSettings, random: Random) -> None:
         self._cluster = cluster
         self._settings = settings
-        self._chance = chance
+        self._random = random
         self._asking: dict[str, asyncio.Lock] = {}
         self.topics: set[str] = set()
 
@@ -40,8 +40,8 @@ class TopicCounts:
         while True:
             try:
                 async with asyncio.timeout_at(deadline):
-                    answer = await self._cluster.refresh([topic], create=True)
-                code = error_code(answer.topics[0].error_code)
+                    response = await self._cluster.refresh([topic], create=True)
+                code = error_code(response.topics[0].error_code)
                 if code is ErrorCode.NONE:
                     return
                 failure = KafkaError(code, f"topic {topic}")
@@ -54,7 +54,7 @@ class TopicCounts:
             except TimeoutError as error:
                 failure = failure or error
             failures += 1
-            pause = pause_s(self._settings.retry_backoff_s, failures, self._chance)
+            pause = pause_s(self._settings.retry_backoff_s, failures, self._random)
             if now() + pause >= deadline:
                 raise KafkaError(
                     ErrorCode.REQUEST_TIMED_OUT,

@@ -14,9 +14,9 @@ from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.client.group.membership import CommittedOffset, GroupMetadata
 from headrace.client.wire.cluster import Cluster
-from headrace.client.wire.connection import Connection, Disconnected, NoAnswer
+from headrace.client.wire.connection import Connection, Disconnected, NoResponse
 from headrace.client.wire.coordinator_lookup import GROUP, TRANSACTION, find_coordinator
-from headrace.client.wire.frames import UnexpectedAnswer
+from headrace.client.wire.frames import UnexpectedResponse
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from headrace.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
@@ -144,15 +144,15 @@ class Coordinator:
             failure: HeadraceError
             try:
                 async with asyncio.timeout_at(deadline):
-                    code, answer = await attempt(await self.connection())
+                    code, response = await attempt(await self.connection())
                 if code is ErrorCode.NONE:
-                    return answer
+                    return response
                 if code not in _PASSING:
                     raise transaction_error(code, what)
                 if code in _MOVED:
                     self._doubt()
                 failure = KafkaError(code, what)
-            except UnexpectedAnswer as error:
+            except UnexpectedResponse as error:
                 raise FatalTransactionError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from error
             except TransactionError:
                 raise
@@ -161,11 +161,11 @@ class Coordinator:
                     raise transaction_error(error.code, error.message) from error
                 self._doubt()
                 failure = error
-            except (Disconnected, NoAnswer) as error:
+            except (Disconnected, NoResponse) as error:
                 self._doubt()
                 failure = error
             except TimeoutError:
-                failure = NoAnswer(f"REQUEST_TIMED_OUT: no answer within {timeout_s:g} s: {what}")
+                failure = NoResponse(f"REQUEST_TIMED_OUT: no answer within {timeout_s:g} s: {what}")
             if loop.time() + pause >= deadline:
                 raise failure
             await asyncio.sleep(pause)
@@ -184,8 +184,8 @@ async def init_producer_id(
                 ErrorCode.UNSUPPORTED_VERSION,
                 f"transaction.two.phase.commit.enable: the broker offers InitProducerId only up to version {version}",
             )
-        answer: InitProducerIdResponse = await connection.request(request, version=version)
-        return ErrorCode(answer.error_code), (answer, is_implicit(connection))
+        response: InitProducerIdResponse = await connection.request(request, version=version)
+        return ErrorCode(response.error_code), (response, is_implicit(connection))
 
     what = f"transactional id {request.transactional_id}: no producer id was given"
     return await coordinator.ask(attempt, what=what, timeout_s=timeout_s)
@@ -213,10 +213,10 @@ async def add_partitions(
 
     async def attempt(connection: Connection) -> tuple[ErrorCode, None]:
         version = connection.version_for(AddPartitionsToTxnRequest, ADD_PARTITIONS_CLIENT_MAX)
-        answer: AddPartitionsToTxnResponse = await connection.request(request, version=version)
+        response: AddPartitionsToTxnResponse = await connection.request(request, version=version)
         codes = [
             ErrorCode(one.partition_error_code)
-            for topic in answer.results_by_topic_v3_and_below
+            for topic in response.results_by_topic_v3_and_below
             for one in topic.results_by_partition
         ]
         return _worst(codes), None
@@ -241,8 +241,8 @@ async def add_offsets(coordinator: Coordinator, identity: TransactionIdentity, g
     )
 
     async def attempt(connection: Connection) -> tuple[ErrorCode, None]:
-        answer: AddOffsetsToTxnResponse = await connection.request(request)
-        return ErrorCode(answer.error_code), None
+        response: AddOffsetsToTxnResponse = await connection.request(request)
+        return ErrorCode(response.error_code), None
 
     await coordinator.ask(attempt, what=f"{identity.transactional_id}: offsets of group {group}", timeout_s=timeout_s)
 
@@ -283,8 +283,8 @@ async def commit_offsets(
 
     async def attempt(connection: Connection) -> tuple[ErrorCode, None]:
         version = connection.version_for(TxnOffsetCommitRequest, None if implicit else OFFSETS_IMPLICIT_MIN - 1)
-        answer: TxnOffsetCommitResponse = await connection.request(request, version=version)
-        codes = [ErrorCode(one.error_code) for topic in answer.topics for one in topic.partitions]
+        response: TxnOffsetCommitResponse = await connection.request(request, version=version)
+        codes = [ErrorCode(one.error_code) for topic in response.topics for one in topic.partitions]
         return _worst(codes), None
 
     what = f"{identity.transactional_id}: offsets of group {group.group_id}"
@@ -318,11 +318,11 @@ async def end_transaction(
     async def attempt(connection: Connection) -> tuple[ErrorCode, TransactionIdentity]:
         bumps = is_implicit(connection) if implicit is None else implicit
         version = connection.version_for(EndTxnRequest, None if bumps else END_TXN_IMPLICIT_MIN - 1)
-        answer: EndTxnResponse = await connection.request(request, version=version)
+        response: EndTxnResponse = await connection.request(request, version=version)
         after = identity
-        if version >= END_TXN_IMPLICIT_MIN and answer.producer_id >= 0:
-            after = identity._replace(producer_id=answer.producer_id, producer_epoch=answer.producer_epoch)
-        return ErrorCode(answer.error_code), after
+        if version >= END_TXN_IMPLICIT_MIN and response.producer_id >= 0:
+            after = identity._replace(producer_id=response.producer_id, producer_epoch=response.producer_epoch)
+        return ErrorCode(response.error_code), after
 
     word = "commit" if commit else "abort"
     what = f"{word} of {identity.transactional_id} (producer {identity.producer_id}, epoch {identity.producer_epoch})"

@@ -124,11 +124,11 @@ class TransactionSession:
         self._check("init")
         if keep_prepared and not self._settings.two_phase:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "keep_prepared needs transaction.two.phase.commit.enable")
-        answer = await self._initialize(keep_prepared=keep_prepared)
+        response = await self._initialize(keep_prepared=keep_prepared)
         self.state = S.READY
-        if keep_prepared and answer[0] >= 0:
+        if keep_prepared and response[0] >= 0:
             self.state, self._has_begun = S.PREPARED, True
-            self._prepared = TransactionIdentity(self.transactional_id, *answer)
+            self._prepared = TransactionIdentity(self.transactional_id, *response)
             return self._prepared
         return None
 
@@ -142,12 +142,12 @@ class TransactionSession:
         )
         if bump:
             request.producer_id, request.producer_epoch = self._sequences.identity
-        answer, self.is_implicit = await self._ask(
+        response, self.is_implicit = await self._ask(
             init_producer_id(self._coordinator, request, timeout_s=self._settings.block_s)
         )
-        self._sequences.start(ProducerIdentity(answer.producer_id, answer.producer_epoch))
+        self._sequences.start(ProducerIdentity(response.producer_id, response.producer_epoch))
         self._needs_epoch = False
-        return ProducerIdentity(answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch)
+        return ProducerIdentity(response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch)
 
     async def begin(self) -> None:
         """Begin a transaction, without contacting a broker.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.client.wire.frames import UnexpectedAnswer
+from headrace.client.wire.frames import UnexpectedResponse
 from headrace.client.wire.security import Login
 from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
@@ -33,10 +33,10 @@ async def log_in(connection: Connection, login: Login) -> int:
     version = connection.version_for(SaslAuthenticateRequest)
     for _ in range(ROUNDS_MAX):
         assert token is not None
-        answer: SaslAuthenticateResponse = await connection.send(SaslAuthenticateRequest(auth_bytes=token), version)
-        if answer.error_code != ErrorCode.NONE:
-            raise KafkaError(ErrorCode(answer.error_code), answer.error_message or "")
-        token = exchange.answer(bytes(answer.auth_bytes))
+        response: SaslAuthenticateResponse = await connection.send(SaslAuthenticateRequest(auth_bytes=token), version)
+        if response.error_code != ErrorCode.NONE:
+            raise KafkaError(ErrorCode(response.error_code), response.error_message or "")
+        token = exchange.answer(bytes(response.auth_bytes))
         if token is None:
-            return answer.session_lifetime_ms
-    raise UnexpectedAnswer(f"{login.mechanism} is not done after {ROUNDS_MAX} rounds")
+            return response.session_lifetime_ms
+    raise UnexpectedResponse(f"{login.mechanism} is not done after {ROUNDS_MAX} rounds")

@@ -76,12 +76,14 @@ class Cluster:
     async def refresh(self, topics: Sequence[str] | None, *, create: bool = False) -> MetadataResponse:
         """Request metadata of these topics (None: all) and update what is cached about brokers, topics and leaders."""
         wanted = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
-        answer: MetadataResponse = await self.request(MetadataRequest(topics=wanted, allow_auto_topic_creation=create))
-        self._brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
-        for topic in answer.topics:
+        response: MetadataResponse = await self.request(
+            MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
+        )
+        self._brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+        for topic in response.topics:
             if topic.error_code == ErrorCode.NONE and topic.name is not None:
                 self._learn(topic.name, topic)
-        return answer
+        return response
 
     def _learn(self, name: str, topic: MetadataResponse.MetadataResponseTopic) -> None:
         before = self._ids.get(name)

@@ -32,8 +32,8 @@ async def find_coordinator(cluster: Cluster, key: str, key_type: int = GROUP) ->
             request.coordinator_keys = [key]
         else:
             request.key = key
-        answer: FindCoordinatorResponse = await connection.request(request, version=version)
-        found: Any = answer.coordinators[0] if many else answer
+        response: FindCoordinatorResponse = await connection.request(request, version=version)
+        found: Any = response.coordinators[0] if many else response
         code = ErrorCode(found.error_code)
         if code is ErrorCode.NONE:
             return found.node_id, await cluster.broker(found.node_id)

@@ -117,7 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
 # --- client
 
 
-class NoAnswer(HeadraceError):
+class NoResponse(HeadraceError):
     """The driver does not respond or refuses the request; the text says why."""
 
 
@@ -126,7 +126,7 @@ def ask_status(run: Run) -> list[QueryStatus]:
     try:
         return [from_json(one) for one in found["queries"] if one["pipeline"] == run.pipeline]
     except (KeyError, TypeError):
-        raise NoAnswer(f"the driver of pipeline {run.pipeline} answers with something else than its status") from None
+        raise NoResponse(f"the driver of pipeline {run.pipeline} answers with something else than its status") from None
 
 
 def ask_to_stop(run: Run) -> None:
@@ -139,12 +139,12 @@ def _ask(run: Run, method: str, path: str) -> dict[str, Any]:
     connection = HTTPConnection(LOOPBACK, run.port, timeout=ANSWER_S_MAX)
     try:
         connection.request(method, path, headers={TOKEN_HEADER: f"Bearer {run.token}"})
-        answer = connection.getresponse()
-        body = json.loads(answer.read(ANSWER_BYTES_MAX))
+        response = connection.getresponse()
+        body = json.loads(response.read(ANSWER_BYTES_MAX))
     except (OSError, HTTPException, ValueError) as error:
-        raise NoAnswer(f"{who} does not answer: {error}") from error
+        raise NoResponse(f"{who} does not answer: {error}") from error
     finally:
         connection.close()
-    if answer.status >= HTTPStatus.BAD_REQUEST or not isinstance(body, dict):
-        raise NoAnswer(f"{who} refuses: {body.get('error') if isinstance(body, dict) else answer.reason}")
+    if response.status >= HTTPStatus.BAD_REQUEST or not isinstance(body, dict):
+        raise NoResponse(f"{who} refuses: {body.get('error') if isinstance(body, dict) else response.reason}")
     return body

@@ -44,7 +44,7 @@ _BY_CLASS = {
     "BadRecord": Mending.FINAL,
     "RegistryError": Mending.PASSING,
     "Disconnected": Mending.PASSING,
-    "NoAnswer": Mending.PASSING,
+    "NoResponse": Mending.PASSING,
 }
 _OTHERS = frozenset({"SourceError", "SinkError", "KafkaError", DEFINITION_ERROR})
 _BY_TEXT = (

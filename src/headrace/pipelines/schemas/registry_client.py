@@ -91,15 +91,15 @@ class RegistryClient:
             raise RegistryError(f"{error} (at {', '.join(self._settings.urls)})") from None
 
     def _registered(self, path: str, what: str, query: str) -> Registered:
-        answer = self._get(path + query, what)
+        document = self._get(path + query, what)
         references: dict[str, str] = {}
-        self._collect(answer, what, query, references, set())
-        return Registered(_kind(answer), _text(answer, what), tuple(references.items()))
+        self._collect(document, what, query, references, set())
+        return Registered(_kind(document), _text(document, what), tuple(references.items()))
 
     def _collect(
-        self, answer: dict[str, Any], what: str, query: str, into: dict[str, str], under_way: set[str]
+        self, document: dict[str, Any], what: str, query: str, into: dict[str, str], under_way: set[str]
     ) -> None:
-        given = answer.get("references") or []
+        given = document.get("references") or []
         if not isinstance(given, list):
             raise RegistryError(f"the registry's answer for {what} has references that are no list")
         for one in given:
@@ -157,12 +157,12 @@ class RegistryClient:
                 raise RegistryError(f"the schema registry cannot be trusted: {reason.verify_message}") from None
             raise _Transient(shortened(reason) or type(error).__name__) from None
         try:
-            answer = json.loads(data)
+            document = json.loads(data)
         except (ValueError, RecursionError):
-            answer = None
-        if not isinstance(answer, dict):
+            document = None
+        if not isinstance(document, dict):
             raise RegistryError(f"the schema registry's answer for {what} is no JSON object")
-        return answer
+        return document
 
     def _read(self, response: Any, deadline: float, what: str) -> bytes:
         data = bytearray()
@@ -203,15 +203,15 @@ def _keep(into: dict[int, Any], key: int, value: Any) -> None:
     into[key] = value
 
 
-def _text(answer: dict[str, Any], what: str) -> str:
-    text = answer.get("schema")
+def _text(document: dict[str, Any], what: str) -> str:
+    text = document.get("schema")
     if not isinstance(text, str):
         raise RegistryError(f"the schema registry's answer for {what} has no schema")
     return text
 
 
-def _kind(answer: dict[str, Any]) -> str:
-    return str(answer.get("schemaType") or "AVRO").upper()
+def _kind(document: dict[str, Any]) -> str:
+    return str(document.get("schemaType") or "AVRO").upper()
 
 
 @lru_cache(maxsize=CLIENTS_MAX)

@@ -58,7 +58,7 @@ class DriverFenced(SinkError):
     """Another driver has taken over the sink; whether the batch was decided is unknown."""
 
 
-class Hands:
+class CommitExecutor:
     """Executes commands for one sink.
 
     Errors of brokers and connections propagate unchanged; the caller must then assume that the outcome is unknown.
@@ -122,8 +122,8 @@ class Hands:
             producer_id=-1,
             producer_epoch=-1,
         )
-        answer, _ = await init_producer_id(self._coordinator, request, timeout_s=self._cluster.timeout_s)
-        return Driver(answer.producer_id, answer.producer_epoch)
+        response, _ = await init_producer_id(self._coordinator, request, timeout_s=self._cluster.timeout_s)
+        return Driver(response.producer_id, response.producer_epoch)
 
     async def _make_log(self) -> None:
         if not self._is_there:
@@ -192,8 +192,10 @@ class Hands:
             timeout_ms=int(self._cluster.timeout_s * 1000),
             topic_data=[topic],
         )
-        answer: ProduceResponse = await connection.request(request, version=version, timeout_s=self._cluster.timeout_s)
-        said = answer.responses[0].partition_responses[0]
+        response: ProduceResponse = await connection.request(
+            request, version=version, timeout_s=self._cluster.timeout_s
+        )
+        said = response.responses[0].partition_responses[0]
         code = ErrorCode(said.error_code)
         if code not in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             raise KafkaError(code, said.error_message or str(partition))
@@ -206,8 +208,8 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-async def hands_of(options: SinkOptions, sink: str) -> Hands:
-    return Hands(await background().cluster(options.client), options, sink)
+async def commit_executor(options: SinkOptions, sink: str) -> CommitExecutor:
+    return CommitExecutor(await background().cluster(options.client), options, sink)
 
 
 async def commit_batch(options: SinkOptions, sink: str, batch: Batch) -> bool:
@@ -215,10 +217,10 @@ async def commit_batch(options: SinkOptions, sink: str, batch: Batch) -> bool:
 
     Raise SinkError, or the error of the broker or connection, if it is not certain to be written.
     """
-    hands = await hands_of(options, sink)
+    executor = await commit_executor(options, sink)
     for left in reversed(range(TRIES)):
         try:
-            return await hands.carry_out(commits.commit(batch, options.choices, _now_ms()))
+            return await executor.carry_out(commits.commit(batch, options.choices, _now_ms()))
         except DriverFenced:
             if not left or batch.driver is not None:
                 raise
@@ -226,10 +228,10 @@ async def commit_batch(options: SinkOptions, sink: str, batch: Batch) -> bool:
 
 
 async def commit_nameless(options: SinkOptions, sink: str, batch: Batch) -> None:
-    hands = await hands_of(options, sink)
-    await hands.carry_out(commits.commit_nameless(batch))
+    executor = await commit_executor(options, sink)
+    await executor.carry_out(commits.commit_nameless(batch))
 
 
 async def abort_batch(options: SinkOptions, sink: str, batch: Batch, *, may_be_decided: bool) -> None:
-    hands = await hands_of(options, sink)
-    await hands.carry_out(commits.abort(batch, may_be_decided=may_be_decided))
+    executor = await commit_executor(options, sink)
+    await executor.carry_out(commits.abort(batch, may_be_decided=may_be_decided))

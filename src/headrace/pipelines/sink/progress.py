@@ -19,7 +19,7 @@ from headrace.base.ids import TopicPartition, Uuid
 from headrace.client.consumer.fetching import PASSING, READ_COMMITTED, FetchSettings, FetchTarget, fetch_from
 from headrace.client.consumer.list_offsets import EARLIEST, LATEST, list_offset
 from headrace.client.wire.cluster import RETRY_BACKOFF_S, Cluster
-from headrace.client.wire.connection import Disconnected, NoAnswer
+from headrace.client.wire.connection import Disconnected, NoResponse
 from headrace.pipelines.sink.commands import BatchNotDecided, Decision, Progress, SinkError, TaskTransaction
 from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from headrace.records.batch import Buffer, check_crc, iterate_batches
@@ -179,7 +179,7 @@ class ProgressLog:
                 failure = SinkError(f"{self.partition} was read up to {self._position} and not to its end at {end}")
                 if loop.time() < deadline:
                     continue
-            except (Disconnected, NoAnswer) as error:
+            except (Disconnected, NoResponse) as error:
                 failure = error
             except KafkaError as error:
                 if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -237,10 +237,10 @@ class ProgressLog:
             ],
             timeout_ms=int(CREATE_S_MAX * 1000),
         )
-        answer: CreateTopicsResponse = await self._cluster.request(request)
-        code = ErrorCode(answer.topics[0].error_code)
+        response: CreateTopicsResponse = await self._cluster.request(request)
+        code = ErrorCode(response.topics[0].error_code)
         if code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            raise KafkaError(code, answer.topics[0].error_message or f"topic {topic} could not be made")
+            raise KafkaError(code, response.topics[0].error_message or f"topic {topic} could not be made")
         await self._wait_until_it_is_there()
 
     async def _wait_until_it_is_there(self) -> None:

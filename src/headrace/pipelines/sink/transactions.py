@@ -23,9 +23,9 @@ from headrace.client.producer.transaction_requests import (
     init_producer_id,
 )
 from headrace.client.wire.cluster import RETRY_BACKOFF_S, Cluster
-from headrace.client.wire.connection import Disconnected, NoAnswer
+from headrace.client.wire.connection import Disconnected, NoResponse
 from headrace.client.wire.coordinator_lookup import MANY_KEYS_VERSION_MIN, TRANSACTION, find_coordinator
-from headrace.client.wire.frames import UnexpectedAnswer
+from headrace.client.wire.frames import UnexpectedResponse
 from headrace.pipelines.sink.commands import ONGOING, UNTOLD, Ended, Known, TaskTransaction
 from headrace.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -84,7 +84,7 @@ class TaskTransactions:
             except KafkaError as error:
                 if error.code is not ErrorCode.UNSUPPORTED_VERSION:
                     raise
-            except UnexpectedAnswer:
+            except UnexpectedResponse:
                 break  # before Kafka 3.0: transactions that failed attempts left open end by their timeout
         return []
 
@@ -104,16 +104,16 @@ class TaskTransactions:
 
         try:
             await try_until_timeout(self._cluster, attempt, self._coordinators.clear)
-        except UnexpectedAnswer:
+        except UnexpectedResponse:
             return dict.fromkeys(names, Known(UNTOLD, -1, -1, -1, None))
         return found
 
     async def _describe_at(self, node: int, names: list[str]) -> dict[str, Known | None]:
         connection = await self._cluster.broker(node)
         request = DescribeTransactionsRequest(transactional_ids=names)
-        answer: DescribeTransactionsResponse = await connection.request(request, timeout_s=self._cluster.timeout_s)
+        response: DescribeTransactionsResponse = await connection.request(request, timeout_s=self._cluster.timeout_s)
         found: dict[str, Known | None] = {}
-        for one in answer.transaction_states:
+        for one in response.transaction_states:
             code = ErrorCode(one.error_code)
             if code in _COORDINATOR_PASSING:
                 self._coordinators.pop(one.transactional_id, None)
@@ -140,10 +140,10 @@ class TaskTransactions:
         version = connection.version_for(FindCoordinatorRequest)
         if version >= MANY_KEYS_VERSION_MIN:
             request = FindCoordinatorRequest(key_type=TRANSACTION, coordinator_keys=missing)
-            answer: FindCoordinatorResponse = await connection.request(
+            response: FindCoordinatorResponse = await connection.request(
                 request, version=version, timeout_s=self._cluster.timeout_s
             )
-            found = {one.key: one.node_id for one in answer.coordinators if one.error_code == ErrorCode.NONE}
+            found = {one.key: one.node_id for one in response.coordinators if one.error_code == ErrorCode.NONE}
             self._coordinators |= found
             missing = [name for name in missing if name not in found]
 
@@ -199,7 +199,7 @@ async def try_until_timeout(
     while True:
         try:
             return await attempt()
-        except (Disconnected, NoAnswer):
+        except (Disconnected, NoResponse):
             if loop.time() + RETRY_BACKOFF_S > deadline:
                 raise
         except KafkaError as error:

@@ -18,7 +18,7 @@ from headrace.client.consumer.fetching import FetchSettings, FetchTarget, fetch_
 from headrace.client.consumer.list_offsets import EARLIEST, LATEST, NO_OFFSET, list_offsets
 from headrace.client.consumer.options import ISOLATION
 from headrace.client.wire.cluster import RETRY_BACKOFF_S, Cluster
-from headrace.client.wire.connection import Disconnected, NoAnswer
+from headrace.client.wire.connection import Disconnected, NoResponse
 from headrace.pipelines.background import background
 from headrace.pipelines.failures import SourceError
 from headrace.pipelines.source.bounds import Bound, BoundKind
@@ -119,7 +119,7 @@ class Brokers:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for one in done - {pause}:
                     # Errors are ignored here: the next request that is not a long poll reports them better.
-                    if one.exception() is None and any(len(answer.data) for answer in one.result()):
+                    if one.exception() is None and any(len(response.data) for response in one.result()):
                         return
         finally:
             for left in waiting:
@@ -171,8 +171,8 @@ class Brokers:
                     for topic, some in topics.items()
                 ]
             )
-            answer: DescribeLogDirsResponse = await (await self._cluster.broker(leader)).request(request)
-            for folder in answer.results:
+            response: DescribeLogDirsResponse = await (await self._cluster.broker(leader)).request(request)
+            for folder in response.results:
                 for topic in folder.topics:
                     for one in topic.partitions:
                         if not one.is_future_key:
@@ -184,10 +184,10 @@ class Brokers:
         began = loop.time()
         while True:
             try:
-                answer = await ask()
+                response = await ask()
                 self._was_reached = True
-                return answer
-            except (Disconnected, NoAnswer) as error:
+                return response
+            except (Disconnected, NoResponse) as error:
                 limit_s = self._timeout_s if self._was_reached else min(self._timeout_s, FIRST_CONTACT_S_MAX)
                 if isinstance(error.__cause__, socket.gaierror) or loop.time() + RETRY_BACKOFF_S > began + limit_s:
                     raise SourceError(f"kafka.bootstrap.servers: {error}") from error
