@@ -69,7 +69,7 @@ class FakeCluster:
         self.partitions = partitions
         self.leader = leader
         self.requests = []
-        self.doubted = []
+        self.forgotten_leaders = []
         self.refreshed = 0
         self.producer_ids = iter(range(7, 1000))
         self.connections = {}
@@ -82,8 +82,8 @@ class FakeCluster:
     def known_leader(self, partition):
         return None if self.unknown.get(partition) else self.leader(partition.partition)
 
-    def doubt(self, partition):
-        self.doubted.append(partition)
+    def forget_leader(self, partition):
+        self.forgotten_leaders.append(partition)
         self.unknown[partition] = True
 
     async def partition_count(self, topic, create=False):

@@ -10,6 +10,7 @@ from headrace.base.errors import ConfigError, ErrorCode, KafkaError
 from headrace.client import AsyncAdmin
 from headrace.client.admin.calls import Calls
 from headrace.client.admin.item_errors import ItemsFailed
+from headrace.client.retry import Backoff
 from headrace.client.wire.connection import Disconnected
 from headrace.security.acls import Acl, Pattern, Permission
 from headrace.security.resources import Operation, Resource
@@ -79,7 +80,7 @@ def test_only_items_with_retriable_errors_are_retried():
 
     async def work():
         with pytest.raises(ItemsFailed, match=r"^UNKNOWN_TOPIC_OR_PARTITION: gone$") as refused:
-            await Calls(10.0, 0.001).for_each(["good", "gone", "busy"], attempt, None)
+            await Calls(10.0, Backoff(0.001, 0.001)).for_each(["good", "gone", "busy"], attempt, None)
         assert list(refused.value.failures) == ["gone"]
 
     asyncio.run(work())
@@ -89,6 +90,6 @@ def test_only_items_with_retriable_errors_are_retried():
 def test_a_hanging_call_raises_request_timed_out():
     async def work():
         with pytest.raises(KafkaError, match=r"REQUEST_TIMED_OUT: not done within 0.05 s \(default.api.timeout.ms\)"):
-            await Calls(10.0, 0.001).until_answered(asyncio.Event().wait, 0.05)
+            await Calls(10.0, Backoff(0.001, 0.001)).run(asyncio.Event().wait, 0.05)
 
     asyncio.run(work())

@@ -185,7 +185,7 @@ def _with_code(code):
 def test_a_range_beyond_the_log_end_raises_offset_gone():
     async def work(cluster):
         found = []
-        with pytest.raises(OffsetGone, match="t-0: offset 100 is not there; the partition holds 0 to 100"):
+        with pytest.raises(OffsetGone, match="t-0: offset 100 does not exist; the partition holds 0 to 100"):
             async for rows in read_range(cluster, HERE, 85, 120, columns=("offset",), stall_s_max=0.3):
                 found += rows["offset"].to_pylist()
         assert found == list(range(85, 100))

@@ -336,10 +336,10 @@ def test_a_batch_is_resent_to_the_new_leader():
     cluster = FakeCluster(log)
 
     async def work(producer, cluster):
-        cluster.leader = lambda partition: 1 if not cluster.doubted else 2
+        cluster.leader = lambda partition: 1 if not cluster.forgotten_leaders else 2
         await (await send(producer, b"x"))[0]
         assert [request.node_id for request in cluster.requests] == [1, 2]
-        assert cluster.doubted == [TopicPartition("t", 0)]
+        assert cluster.forgotten_leaders == [TopicPartition("t", 0)]
 
     run(work, cluster=cluster)
 
@@ -354,7 +354,7 @@ def test_an_internal_error_closes_the_producer_and_fails_waiting_sends():
             await send(producer, b"z")
 
     class Broken(FakeCluster):
-        def doubt(self, partition):
+        def forget_leader(self, partition):
             raise RuntimeError("oops")
 
     run(work, cluster=Broken(FakeLog(CUT)))

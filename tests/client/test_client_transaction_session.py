@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 
 import pytest
 
@@ -41,6 +42,7 @@ class Coordinator:
     """
 
     timeout_s = 5.0
+    random = Random(1)
 
     def __init__(self, *, version=2, two_phase=False):
         self.features = {"transaction.version": version}

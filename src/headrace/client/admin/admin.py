@@ -23,6 +23,7 @@ from headrace.client.admin.topic_changes import NewPartitions, NewTopic
 from headrace.client.admin.topics import TopicInfo, describe_topics
 from headrace.client.admin.transactions import ActiveProducer, ListedTransaction, TransactionFilter, TransactionInfo
 from headrace.client.consumer.list_offsets import EARLIEST, LATEST, ListedOffset, list_offsets
+from headrace.client.retry import Backoff
 from headrace.client.wire.cluster import Cluster
 from headrace.client.wire.opening import client_values, open_cluster
 from headrace.client.wire.options import CONNECTION_OPTIONS
@@ -33,11 +34,11 @@ ADMIN_OPTIONS = OptionTable(
     *CONNECTION_OPTIONS,
     Option("client.id", Kind.STRING, "headrace-admin", "the name that brokers log"),
     Option("default.api.timeout.ms", Kind.INT, 60_000, "how long a call may take", at_least=0),
-    Option("retry.backoff.ms", Kind.LONG, 100, "pause before something is tried again", at_least=0),
+    Option("retry.backoff.ms", Kind.LONG, 100, "pause before the first retry; it doubles with each one", at_least=0),
+    Option("retry.backoff.max.ms", Kind.LONG, 1000, "longest pause between retries", at_least=0),
     *unused(
-        "calls are tried again for as long as default.api.timeout.ms",
-        Option("retries", Kind.INT, 2_147_483_647, "how often", at_least=0),
-        Option("retry.backoff.max.ms", Kind.LONG, 1000, "longest pause", at_least=0),
+        "calls are retried until default.api.timeout.ms",
+        Option("retries", Kind.INT, 2_147_483_647, "number of retries", at_least=0),
     ),
 )
 # Kind of a resource that has options. Its name is a topic, a broker's id, a client metrics subscription or a group.
@@ -77,9 +78,9 @@ class AsyncAdmin:
 
     def __init__(self, options: Mapping[str, object], *, cluster: Cluster | None = None) -> None:
         values = client_values(options, ADMIN_OPTIONS)
-        timeout_ms, backoff_ms = values["default.api.timeout.ms"], values["retry.backoff.ms"]
-        assert isinstance(timeout_ms, int) and isinstance(backoff_ms, int)
-        self._calls = Calls(timeout_ms / 1000, backoff_ms / 1000)
+        timeout_ms = values["default.api.timeout.ms"]
+        assert isinstance(timeout_ms, int)
+        self._calls = Calls(timeout_ms / 1000, Backoff.of(values))
         self._owns_cluster = cluster is None
         self._cluster = open_cluster(values) if cluster is None else cluster
 
@@ -106,7 +107,7 @@ class AsyncAdmin:
 
     async def describe_cluster(self, timeout_s: float | None = None) -> ClusterInfo:
         """Return the cluster's id, its controller and its brokers, sorted by id."""
-        response = await self._calls.until_answered(lambda: self._cluster.refresh([]), timeout_s)
+        response = await self._calls.run(lambda: self._cluster.refresh([]), timeout_s)
         brokers = sorted(Broker(one.node_id, one.host, one.port, one.rack) for one in response.brokers)
         return ClusterInfo(response.cluster_id, response.controller_id, brokers)
 
@@ -114,7 +115,7 @@ class AsyncAdmin:
 
     async def list_topics(self, *, internal: bool = False, timeout_s: float | None = None) -> list[str]:
         """Return the names of all topics; internal topics only if `internal` is set."""
-        found = await self._calls.until_answered(lambda: self._cluster.refresh(None), timeout_s)
+        found = await self._calls.run(lambda: self._cluster.refresh(None), timeout_s)
         return sorted(one.name for one in found.topics if one.name and (internal or not one.is_internal))
 
     async def describe_topics(self, names: Iterable[str], timeout_s: float | None = None) -> dict[str, TopicInfo]:
@@ -123,7 +124,7 @@ class AsyncAdmin:
         Raise KafkaError with UNKNOWN_TOPIC_OR_PARTITION if one does not exist.
         """
         wanted = _names(names)
-        found = await self._calls.until_answered(lambda: describe_topics(self._cluster, wanted), timeout_s)
+        found = await self._calls.run(lambda: describe_topics(self._cluster, wanted), timeout_s)
         return {one.name: one for one in found}
 
     async def create_topics(
@@ -209,7 +210,7 @@ class AsyncAdmin:
         """
         resource = RESOURCES[kind], name
         ask = lambda: configs.describe_configs(self._cluster, [resource], synonyms=synonyms)  # noqa: E731
-        [found] = await self._calls.until_answered(ask, timeout_s)
+        [found] = await self._calls.run(ask, timeout_s)
         return {one.name: one for one in found}
 
     async def alter_configs(
@@ -229,7 +230,7 @@ class AsyncAdmin:
         async def ask() -> None:
             await configs.alter_configs(self._cluster, resource, add, delete, validate_only=validate_only)
 
-        await self._calls.until_answered(ask, timeout_s)
+        await self._calls.run(ask, timeout_s)
 
     # --- groups
 
@@ -241,11 +242,11 @@ class AsyncAdmin:
         If given, only groups in one of the `states` (such as "Stable" or "Empty") and of one of the `types` ("classic",
         "consumer") are returned.
         """
-        return await self._calls.until_answered(lambda: groups.list_groups(self._cluster, states, types), timeout_s)
+        return await self._calls.run(lambda: groups.list_groups(self._cluster, states, types), timeout_s)
 
     async def describe_group(self, group: str, timeout_s: float | None = None) -> GroupInfo:
         """Describe a group. Raise KafkaError GROUP_ID_NOT_FOUND if it does not exist."""
-        return await self._calls.until_answered(lambda: groups.describe_group(self._cluster, group), timeout_s)
+        return await self._calls.run(lambda: groups.describe_group(self._cluster, group), timeout_s)
 
     async def delete_groups(self, names: Iterable[str], timeout_s: float | None = None) -> None:
         """Delete groups with their committed offsets. Raise ItemsFailed with NON_EMPTY_GROUP if one has members."""
@@ -258,7 +259,7 @@ class AsyncAdmin:
 
     async def committed_offsets(self, group: str, timeout_s: float | None = None) -> dict[TopicPartition, Committed]:
         """Return all offsets that a group has committed."""
-        return await self._calls.until_answered(lambda: groups.committed_offsets(self._cluster, group), timeout_s)
+        return await self._calls.run(lambda: groups.committed_offsets(self._cluster, group), timeout_s)
 
     async def alter_committed_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int], timeout_s: float | None = None
@@ -292,19 +293,17 @@ class AsyncAdmin:
         Raise KafkaError with INVALID_REQUEST if the filter has an unknown state, UNSUPPORTED_VERSION if a broker does
         not support the filter.
         """
-        return await self._calls.until_answered(
-            lambda: transactions.list_transactions(self._cluster, wanted), timeout_s
-        )
+        return await self._calls.run(lambda: transactions.list_transactions(self._cluster, wanted), timeout_s)
 
     async def describe_transaction(self, transactional_id: str, timeout_s: float | None = None) -> TransactionInfo:
         """Describe a transaction. Raise KafkaError TRANSACTIONAL_ID_NOT_FOUND if it does not exist."""
-        return await self._calls.until_answered(
+        return await self._calls.run(
             lambda: transactions.describe_transaction(self._cluster, transactional_id), timeout_s
         )
 
     async def fence_producer(self, transactional_id: str, timeout_s: float | None = None) -> TransactionInfo:
         """Fence the producer of a transactional id, aborting its open transaction; return its previous state."""
-        return await self._calls.until_answered(
+        return await self._calls.run(
             lambda: transactions.terminate_transaction(self._cluster, transactional_id), timeout_s
         )
 
@@ -313,9 +312,7 @@ class AsyncAdmin:
     ) -> list[ActiveProducer]:
         """Return the producers that the partition's leader, or the given broker, remembers."""
         where = TopicPartition(*partition)
-        return await self._calls.until_answered(
-            lambda: transactions.describe_producers(self._cluster, where, broker), timeout_s
-        )
+        return await self._calls.run(lambda: transactions.describe_producers(self._cluster, where, broker), timeout_s)
 
     async def abort_transaction(
         self, partition: TopicPartition, start_offset: int, timeout_s: float | None = None
@@ -325,7 +322,7 @@ class AsyncAdmin:
         Raise NotHanging if there is no such transaction.
         """
         where = TopicPartition(*partition)
-        return await self._calls.until_answered(lambda: abort_hanging(self._cluster, where, start_offset), timeout_s)
+        return await self._calls.run(lambda: abort_hanging(self._cluster, where, start_offset), timeout_s)
 
     # --- ACLs and quotas
 
@@ -334,7 +331,7 @@ class AsyncAdmin:
 
         Raise KafkaError with SECURITY_DISABLED if the brokers have no authorizer.
         """
-        return await self._calls.until_answered(lambda: acls.describe_acls(self._cluster, wanted), timeout_s)
+        return await self._calls.run(lambda: acls.describe_acls(self._cluster, wanted), timeout_s)
 
     async def create_acls(self, rules: Iterable[Acl], timeout_s: float | None = None) -> None:
         """Create ACLs; those that exist already stay as they are.
@@ -346,7 +343,7 @@ class AsyncAdmin:
     async def delete_acls(self, filters: Iterable[AclFilter], timeout_s: float | None = None) -> list[Acl]:
         """Delete the ACLs that match any of the filters and return them."""
         wanted = list(filters)
-        return await self._calls.until_answered(lambda: acls.delete_acls(self._cluster, wanted), timeout_s)
+        return await self._calls.run(lambda: acls.delete_acls(self._cluster, wanted), timeout_s)
 
     async def describe_quotas(
         self, kinds: Sequence[str] = (), *, strict: bool = False, timeout_s: float | None = None
@@ -355,9 +352,7 @@ class AsyncAdmin:
 
         `strict` leaves out entities that also have another type.
         """
-        return await self._calls.until_answered(
-            lambda: quotas.describe_quotas(self._cluster, kinds, strict=strict), timeout_s
-        )
+        return await self._calls.run(lambda: quotas.describe_quotas(self._cluster, kinds, strict=strict), timeout_s)
 
     async def alter_quotas(
         self,
@@ -375,7 +370,7 @@ class AsyncAdmin:
         async def ask() -> None:
             await quotas.alter_quotas(self._cluster, entity, rates, validate_only=validate_only)
 
-        await self._calls.until_answered(ask, timeout_s)
+        await self._calls.run(ask, timeout_s)
 
 
 def _names(names: Iterable[str]) -> list[str]:

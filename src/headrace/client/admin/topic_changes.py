@@ -97,7 +97,7 @@ async def delete_topics(cluster: Cluster, names: Sequence[str]) -> dict[str, Kaf
         request.topic_names = list(names)
     response: DeleteTopicsResponse = await connection.request(request, version=version)
     for name in names:
-        cluster.doubt_topic(name)
+        cluster.forget_topic(name)
     return {
         one.name or "": refusal(one.error_code, one.error_message, f"topic {one.name}") for one in response.responses
     }
@@ -120,7 +120,7 @@ async def delete_records(
         outcomes |= await delete_records_of(await cluster.broker(leader), some, timeout_ms=_timeout_ms(cluster))
     for partition, outcome in outcomes.items():
         if isinstance(outcome, KafkaError):
-            cluster.doubt(partition)
+            cluster.forget_leader(partition)
     return outcomes
 
 

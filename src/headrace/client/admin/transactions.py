@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, Self
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.client.wire.cluster import RETRY_BACKOFF_S, Cluster
+from headrace.client.retry import Retry, RetryPolicy
+from headrace.client.wire.cluster import Cluster
 from headrace.client.wire.connection import Connection
 from headrace.client.wire.coordinator_lookup import TRANSACTION, find_coordinator
 from headrace.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
@@ -24,11 +24,13 @@ DURATION_VERSION_MIN = 1  # version of ListTransactions
 PATTERN_VERSION_MIN = 2
 NO_TIMEOUT_MS = 2_147_483_647  # timeout of a transaction in a two-phase commit (KIP-939)
 ONGOING = "Ongoing"
-_PASSING = (
-    ErrorCode.CONCURRENT_TRANSACTIONS,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.NOT_COORDINATOR,
+_TRANSIENT = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+    }
 )
 
 
@@ -205,20 +207,20 @@ async def _ask_coordinator(
     Raise KafkaError for any other error, or after the cluster's timeout.
     """
     two_phase = isinstance(request, InitProducerIdRequest) and request.keep_prepared_txn
-    deadline = asyncio.get_running_loop().time() + cluster.timeout_s
-    while True:
+
+    async def attempt() -> Any:
         _, connection = await find_coordinator(cluster, transactional_id, TRANSACTION)
         version = connection.version_for(type(request), unstable=two_phase)
         if two_phase and version < TWO_PHASE_VERSION_MIN:
             message = "the broker offers no two-phase commit: see unstable.api.versions.enable"
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
         response = await connection.request(request, version=version)
-        code = ErrorCode(response.error_code)
-        if code is ErrorCode.NONE:
-            return response
-        if code not in _PASSING or asyncio.get_running_loop().time() > deadline:
-            raise KafkaError(code, f"transactional id {transactional_id}")
-        await asyncio.sleep(RETRY_BACKOFF_S)
+        if response.error_code != ErrorCode.NONE:
+            raise KafkaError(ErrorCode(response.error_code), f"transactional id {transactional_id}")
+        return response
+
+    policy = RetryPolicy(codes=_TRANSIENT, exceptions=())
+    return await Retry(policy, cluster.timeout_s).run(attempt)
 
 
 # --- on partition leaders

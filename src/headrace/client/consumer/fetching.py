@@ -21,7 +21,7 @@ BY_ID_VERSION_MIN = 13
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 # Errors that may pass: another leader, or the same one a little later, may succeed.
-PASSING = frozenset(
+TRANSIENT = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.REPLICA_NOT_AVAILABLE,

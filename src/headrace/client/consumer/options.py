@@ -9,6 +9,7 @@ from typing import NamedTuple, cast
 from headrace.base.errors import ConfigError
 from headrace.client.consumer.fetching import READ_COMMITTED, READ_UNCOMMITTED, FetchSettings
 from headrace.client.consumer.list_offsets import EARLIEST, LATEST
+from headrace.client.retry import Backoff
 from headrace.client.wire.options import CONNECTION_OPTIONS
 from headrace.options.table import Kind, Option, OptionTable, Value, unused
 
@@ -97,7 +98,7 @@ class ConsumerSettings(NamedTuple):
     check_crcs: bool
     auto_commit_s: float | None  # None: no automatic commits
     api_timeout_s: float
-    backoff_s: float
+    backoff: Backoff
     create_topics: bool
     group_id: str | None
 
@@ -132,7 +133,7 @@ def consumer_settings(values: Mapping[str, Value], given: Mapping[str, object]) 
         check_crcs=bool(values["check.crcs"]),
         auto_commit_s=number("auto.commit.interval.ms") / 1000 if auto_commit and group_id is not None else None,
         api_timeout_s=number("default.api.timeout.ms") / 1000,
-        backoff_s=min(number("retry.backoff.ms"), number("retry.backoff.max.ms")) / 1000,
+        backoff=Backoff.of(values),
         create_topics=bool(values["allow.auto.create.topics"]),
         group_id=group_id,
     )

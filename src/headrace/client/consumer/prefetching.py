@@ -11,7 +11,7 @@ from typing import NamedTuple
 from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.client.consumer.decoding import Constants, FetchedBatches
-from headrace.client.consumer.fetching import PASSING, FetchedPartition, FetchTarget, fetch_from
+from headrace.client.consumer.fetching import TRANSIENT, FetchedPartition, FetchTarget, fetch_from
 from headrace.client.consumer.metrics import ConsumerSensors
 from headrace.client.consumer.options import ConsumerSettings
 from headrace.client.consumer.position_lookup import now_ms
@@ -150,11 +150,11 @@ class Prefetcher:
             answers = await fetch_from(self._cluster, leader, targets, settings)
         except (Disconnected, NoResponse) as error:
             _LOG.info("fetch from broker %d: %s", leader, error)
-            self._doubt(asked)
+            self._forget_leaders(asked)
         except HeadraceError as error:
-            if not (isinstance(error, KafkaError) and error.code in PASSING):
+            if not (isinstance(error, KafkaError) and error.code in TRANSIENT):
                 self._failures.append(error)
-            self._doubt(asked)
+            self._forget_leaders(asked)
         else:
             self._sensors.fetches.record()
             self._sensors.fetch_latency.record((self._loop.time() - begun) * 1000)
@@ -192,7 +192,8 @@ class Prefetcher:
         elif fetched.diverges_at is not None:
             self._truncated(fetched, position)
         else:
-            self._positions.told(fetched)
+            position.failures = 0
+            self._positions.update_log(fetched)
             if len(fetched.data):
                 return self._keep(fetched, position)
         return 0
@@ -212,16 +213,17 @@ class Prefetcher:
         return batches.rows
 
     def _refused(self, fetched: FetchedPartition, position: Position) -> None:
-        if fetched.error in PASSING:
+        if fetched.error in TRANSIENT:
             _LOG.info("fetch of %s at offset %d: %s", fetched.partition, fetched.fetch_offset, fetched.error.name)
-            self._doubt([fetched.partition])
+            self._forget_leaders([fetched.partition])
         elif fetched.error is not ErrorCode.OFFSET_OUT_OF_RANGE:
             self._failures.append(KafkaError(fetched.error, f"{fetched.partition} at offset {fetched.fetch_offset}"))
             self._later(position)
         elif self._is_ahead(position):
-            self._later(position)  # what was fetched before is good; decide when it has been read
+            position.failures = 0
+            self._later(position)  # what was fetched before is valid; decide when it has been read
         else:
-            self._reset(fetched, position, "is not there (any more)")
+            self._reset(fetched, position, "does not exist (any more)")
 
     def _truncated(self, fetched: FetchedPartition, position: Position) -> None:
         """Handle a truncation (KIP-320): a new leader lacks records that the old one returned."""
@@ -247,13 +249,15 @@ class Prefetcher:
     def _is_ahead(self, position: Position) -> bool:
         return position.offset is not None and position.fetch_offset > position.offset
 
-    def _doubt(self, partitions: Iterable[TopicPartition]) -> None:
+    def _forget_leaders(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
-            self._cluster.doubt(partition)
+            self._cluster.forget_leader(partition)
             position = self._positions.get(partition)
             if position is not None:
                 self._later(position)
 
     def _later(self, position: Position) -> None:
-        position.retry_at = self._loop.time() + self._settings.backoff_s
-        self._loop.call_later(self._settings.backoff_s, self._wake)
+        position.failures += 1
+        pause_s = self._settings.backoff.pause_s(position.failures)
+        position.retry_at = self._loop.time() + pause_s
+        self._loop.call_later(pause_s, self._wake)

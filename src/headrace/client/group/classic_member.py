@@ -15,13 +15,14 @@ from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.client.group.assignors import assignors_named, is_cooperative
 from headrace.client.group.classic_session import EVICTED, ClassicSession, Evicted, Phase
-from headrace.client.group.coordinator_finder import PASSING, GroupCoordinator
+from headrace.client.group.coordinator import GroupCoordinator
 from headrace.client.group.membership import NO_GENERATION, GroupMetadata, RebalanceListener, Subscription
 from headrace.client.group.poll_timer import PollTimer
 from headrace.client.group.settings import DEFAULT_OPERATION, LEAVE_GROUP, group_settings
 from headrace.client.group.subscribed_topics import SubscribedTopics
 from headrace.client.tasks import end_tasks
 from headrace.client.wire.cluster import Cluster
+from headrace.client.wire.coordinator_lookup import COORDINATOR_TRANSIENT
 from headrace.options.table import Value
 
 NOTHING: frozenset[TopicPartition] = frozenset()
@@ -171,17 +172,19 @@ class ClassicMember:
             ]
 
     async def _keep_alive(self) -> None:
-        retry = False
+        failures = 0
         while True:
-            pause_s = self._settings.backoff_s if retry else self._settings.heartbeat_interval_s
+            pause_s = self._settings.backoff.pause_s(failures) if failures else self._settings.heartbeat_interval_s
             if self._session.may_beat:
                 pause_s = min(pause_s, self._timer.left_s)
             await asyncio.sleep(pause_s)
-            retry = False
             if self._session.phase is not Phase.OUT and self._timer.is_over:
+                failures = 0
                 await self._drop_out()
             elif self._session.may_beat:
-                retry = not await self._beat()
+                failures = 0 if await self._beat() else failures + 1
+            else:
+                failures = 0
 
     async def _beat(self) -> bool:
         """Send a heartbeat; return False if it should be retried soon."""
@@ -193,7 +196,7 @@ class ClassicMember:
         except HeadraceError as error:
             logger.debug("group %s: no heartbeat: %s", self._settings.group_id, error)
             return False
-        if code in PASSING:
+        if code in COORDINATOR_TRANSIENT:
             return False
         if code is ErrorCode.NONE or generation != self._session.generation or self._session.phase is not Phase.IN:
             return True

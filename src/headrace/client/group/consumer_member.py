@@ -23,12 +23,14 @@ from headrace.client.group.consumer_heartbeat import (
     Heartbeats,
     given,
 )
-from headrace.client.group.coordinator_finder import ELSEWHERE, PASSING, GroupCoordinator, Tries
+from headrace.client.group.coordinator import GroupCoordinator
 from headrace.client.group.membership import GroupMetadata, RebalanceListener, Subscription
 from headrace.client.group.poll_timer import PollTimer
 from headrace.client.group.settings import DEFAULT_OPERATION, LEAVE_GROUP, REMAIN_IN_GROUP, group_settings
+from headrace.client.retry import Retry, RetryPolicy
 from headrace.client.tasks import end_tasks
 from headrace.client.wire.cluster import Cluster
+from headrace.client.wire.coordinator_lookup import COORDINATOR_MOVED, COORDINATOR_TRANSIENT
 from headrace.options.table import Value
 from headrace.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -150,7 +152,7 @@ class ConsumerMember:
     # --- in the background
 
     async def _keep_alive(self) -> None:
-        tries = Tries(self._settings)
+        retry = Retry(RetryPolicy(self._settings.backoff, exceptions=(HeadraceError,)))
         while True:
             if self._state is State.OUT:
                 await self._beat_now.wait()
@@ -167,9 +169,9 @@ class ConsumerMember:
             except HeadraceError as error:
                 logger.info("group %s: no heartbeat: %s", self._settings.group_id, error)
                 self._heartbeats.forget()
-                await tries.again(error)
+                await retry.pause(error)
             else:
-                tries.begin_again()
+                retry.reset()
                 await self._pause(min(pause_s, self._timer.left_s))
 
     async def _pause(self, pause_s: float) -> None:
@@ -184,16 +186,16 @@ class ConsumerMember:
 
         Raise KafkaError for errors that a retry does not fix, HeadraceError if the heartbeat should be retried.
         """
-        response: ConsumerGroupHeartbeatResponse = await self._coordinator.ask_by_version(
+        response: ConsumerGroupHeartbeatResponse = await self._coordinator.request_by_version(
             ConsumerGroupHeartbeatRequest, self._request
         )
         code = ErrorCode(response.error_code)
         if code in FENCED:
             self._be_fenced(code)
             return 0.0
-        if code in PASSING:
-            if code in ELSEWHERE:
-                self._coordinator.doubt()
+        if code in COORDINATOR_TRANSIENT:
+            if code in COORDINATOR_MOVED:
+                self._coordinator.forget()
             raise HeadraceError(code.name)
         if code is not ErrorCode.NONE:
             raise KafkaError(code, response.error_message or f"group {self._settings.group_id}")
@@ -269,7 +271,7 @@ class ConsumerMember:
     async def _tell_leaving(self, epoch: int, timeout_s: float) -> None:
         request = self._heartbeats.last(self._member_id, epoch)
         try:
-            response: ConsumerGroupHeartbeatResponse = await self._coordinator.ask(request, timeout_s=timeout_s)
+            response: ConsumerGroupHeartbeatResponse = await self._coordinator.request(request, timeout_s=timeout_s)
         except HeadraceError as error:  # the session expires by itself
             logger.info("group %s: leaving was not heard: %s", self._settings.group_id, error)
         else:

@@ -8,6 +8,7 @@ from typing import cast
 from msgspec import Struct
 
 from headrace.base.errors import ConfigError
+from headrace.client.retry import Backoff
 from headrace.client.wire.options import CONNECTION_OPTIONS
 from headrace.options.table import INT_MAX, Kind, Option, OptionTable, Value, unused
 from headrace.records.compression import LEVELS, Codec
@@ -128,8 +129,8 @@ class ProducerSettings(Struct, frozen=True):
     transaction_timeout_ms: int
     two_phase: bool
     metadata_age_s: float
-    retry_backoff_s: tuple[float, float]
-    reconnect_backoff_s: tuple[float, float]
+    retry_backoff: Backoff
+    reconnect_backoff: Backoff
 
 
 def producer_settings(values: Mapping[str, Value], given: Mapping[str, object]) -> ProducerSettings:
@@ -171,8 +172,8 @@ def producer_settings(values: Mapping[str, Value], given: Mapping[str, object]) 
         transaction_timeout_ms=number("transaction.timeout.ms"),
         two_phase=bool(values["transaction.two.phase.commit.enable"]),
         metadata_age_s=seconds("metadata.max.age.ms"),
-        retry_backoff_s=_backoff(values, "retry"),
-        reconnect_backoff_s=_backoff(values, "reconnect"),
+        retry_backoff=Backoff.of(values, "retry"),
+        reconnect_backoff=Backoff.of(values, "reconnect"),
     )
 
 
@@ -228,8 +229,3 @@ def _level(values: Mapping[str, Value], codec: Codec) -> int | None:
         return None
     level = cast(int, values[f"compression.{codec.name.lower()}.level"])
     return None if codec is Codec.GZIP and level == GZIP_DEFAULT_LEVEL else level
-
-
-def _backoff(values: Mapping[str, Value], name: str) -> tuple[float, float]:
-    first, most = (cast(int, values[f"{name}.backoff.{which}"]) / 1000 for which in ("ms", "max.ms"))
-    return min(first, most), most

@@ -7,7 +7,6 @@ from random import Random
 from typing import Protocol
 
 from headrace.base.errors import RETRIABLE, ErrorCode, KafkaError
-from headrace.client.background_tasks import pause_s
 from headrace.client.producer.accumulator import Accumulator
 from headrace.client.producer.batches import ProducerBatch, split
 from headrace.client.producer.metrics import ProducerMetrics
@@ -18,7 +17,7 @@ from headrace.client.wire.cluster import Cluster
 from headrace.protocol.messages.produce import ProduceResponse
 
 # Errors after which the known leader is in doubt.
-_DOUBTS = frozenset(
+_LEADER_IN_DOUBT = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.LEADER_NOT_AVAILABLE,
@@ -127,13 +126,13 @@ class Outcomes:
             verdict = self._sequences.judge(batch, code, log_start_offset)
         else:
             verdict = Verdict.RETRY if code in RETRIABLE else Verdict.FAIL
-        if code in _DOUBTS:
-            self._cluster.doubt(batch.partition)
+        if code in _LEADER_IN_DOUBT:
+            self._cluster.forget_leader(batch.partition)
         now = self._now()
         batch.trouble = f"{code.name}: {why}" if why else code.name
         tries_left = batch.attempts <= self._settings.retries
         if verdict is Verdict.RETRY and not batch.is_done and tries_left and now < batch.deadline:
-            batch.retry_at = now + pause_s(self._settings.retry_backoff_s, batch.attempts, self._random)
+            batch.retry_at = now + self._settings.retry_backoff.pause_s(batch.attempts, self._random)
             self._metrics.retries.record(batch.count)
             self._accumulator.put_back(batch)
             return

@@ -14,7 +14,7 @@ from typing import Any
 
 from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.client.background_tasks import NEVER, BackgroundTasks, pause_s
+from headrace.client.background_tasks import NEVER, BackgroundTasks
 from headrace.client.producer.accumulator import Accumulator
 from headrace.client.producer.batches import NOBODY, ProducerBatch, ProducerIdentity
 from headrace.client.producer.metrics import ProducerMetrics
@@ -99,7 +99,7 @@ class Sender:
         )
         self._links: dict[int, _Link] = {}
         self._awake = asyncio.Event()
-        self._background = BackgroundTasks(settings.retry_backoff_s, random=random, now=now, wake=self.wake)
+        self._background = BackgroundTasks(settings.retry_backoff, random=random, now=now, wake=self.wake)
         self._building: set[TopicPartition] = set()
         self._compressions = 0
         self._refreshed_at = now()
@@ -341,8 +341,8 @@ class Sender:
 
     def _failed(self, link: _Link) -> None:
         link.failures += 1
-        pause = pause_s(self._settings.reconnect_backoff_s, link.failures, self._random)
-        link.quiet_until = max(link.quiet_until, self._now() + pause)
+        pause_s = self._settings.reconnect_backoff.pause_s(link.failures, self._random)
+        link.quiet_until = max(link.quiet_until, self._now() + pause_s)
 
     async def _watch_requests(self, now: float) -> float:
         """Close connections that time out, fail expired batches in flight, and return when to look again."""
@@ -375,7 +375,7 @@ class Sender:
             self._give_up_if_hopeless(error, None)
             for partition in self._accumulator.partitions():
                 if self._cluster.known_leader(partition) == link.node_id:
-                    self._cluster.doubt(partition)
+                    self._cluster.forget_leader(partition)
         finally:
             link.is_busy = False
 
@@ -402,7 +402,7 @@ class Sender:
         except (HeadraceError, OSError) as error:
             self._give_up_if_hopeless(error, None)
         finally:
-            self._background.rest("metadata", failed)
+            self._background.delay("metadata", failed)
 
     async def _identify(self) -> None:
         assert self._sequences is not None
@@ -418,7 +418,7 @@ class Sender:
         except (HeadraceError, OSError) as error:
             self._give_up_if_hopeless(error, None)
         finally:
-            self._background.rest("producer id", failed)
+            self._background.delay("producer id", failed)
 
     def _give_up_if_hopeless(self, error: Exception, topic: str | None) -> None:
         if isinstance(error, KafkaError) and error.code in _NOT_AGAIN:

@@ -24,7 +24,6 @@ from headrace.client.producer.options import ProducerSettings
 from headrace.client.producer.sequences import Sequences
 from headrace.client.producer.transaction_requests import (
     AbortableTransactionError,
-    Coordinator,
     FatalTransactionError,
     TransactionError,
     TransactionIdentity,
@@ -36,6 +35,7 @@ from headrace.client.producer.transaction_requests import (
 )
 from headrace.client.tasks import end_tasks
 from headrace.client.wire.cluster import Cluster
+from headrace.client.wire.coordinator_lookup import TRANSACTION, CoordinatorConnection
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 
 T = TypeVar("T")
@@ -100,7 +100,7 @@ class TransactionSession:
         self._settings = settings
         self._cluster = cluster
         self._sequences = sequences
-        self._coordinator = Coordinator(cluster, self.transactional_id)
+        self._coordinator = CoordinatorConnection(cluster, self.transactional_id, TRANSACTION)
         self._added: set[TopicPartition] = set()
         self._wanted: set[TopicPartition] = set()
         self._adding: asyncio.Task[None] | None = None

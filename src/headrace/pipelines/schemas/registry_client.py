@@ -28,6 +28,7 @@ from urllib.request import (
 from msgspec import Struct
 
 from headrace.base.errors import ConfigError
+from headrace.client.retry import Retry
 from headrace.pipelines.failures import SourceError
 from headrace.pipelines.schemas.columns import SCHEMA_BYTES_MAX, BadRecord, shortened
 from headrace.pipelines.schemas.options import RegistrySettings
@@ -38,7 +39,6 @@ SCHEMAS_MAX = 1000  # number of cached schemas
 CLIENTS_MAX = 8
 REFERENCES_MAX = 200  # references of a schema, including indirect ones
 UNKNOWN_S = 30.0  # time for which an unknown id is not requested again
-PAUSE_S, PAUSE_S_MAX = 0.1, 1.0
 _TRANSIENT = (429, 500, 502, 503, 504)
 _ACCEPTED = "application/vnd.schemaregistry.v1+json, application/json"
 
@@ -124,18 +124,14 @@ class RegistryClient:
     def _get(self, path: str, what: str) -> dict[str, Any]:
         """Request from each URL in turn, repeatedly until the timeout."""
         deadline = self._now() + self._settings.timeout_s
-        pause = PAUSE_S
+        retry = Retry(timeout_s=self._settings.timeout_s, now=self._now)
         while True:
             for url in self._settings.urls:
-                left = deadline - self._now()
                 try:
-                    return self._get_once(url + path, max(left, 0.001), deadline, what)
+                    return self._get_once(url + path, max(retry.left_s, 0.001), deadline, what)
                 except _Transient as error:
-                    last = f"{url}: {error}"
-            if self._now() + pause >= deadline:
-                raise RegistryError(f"the schema registry gave no answer for {what}: {last}")
-            time.sleep(pause)
-            pause = min(2 * pause, PAUSE_S_MAX)
+                    failure = RegistryError(f"the schema registry did not respond for {what}: {url}: {error}")
+            time.sleep(retry.next_pause_s(failure))
 
     def _get_once(self, url: str, timeout_s: float, deadline: float, what: str) -> dict[str, Any]:
         try:

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.client.producer.transaction_requests import (
-    Coordinator,
     InvalidTransactionState,
     ProducerFenced,
     TransactionIdentity,
@@ -19,13 +18,14 @@ from headrace.client.producer.transaction_requests import (
     is_implicit,
 )
 from headrace.client.wire.cluster import Cluster
+from headrace.client.wire.coordinator_lookup import TRANSACTION, CoordinatorConnection
 from headrace.pipelines.background import background
 from headrace.pipelines.sink import commands, commits
 from headrace.pipelines.sink.commands import Batch, Conversation, Decision, Driver, SinkError
 from headrace.pipelines.sink.options import SinkOptions
 from headrace.pipelines.sink.progress import FINISHED, decision_value, finished_value, progress_log
 from headrace.pipelines.sink.task_writer import driver_id
-from headrace.pipelines.sink.transactions import TaskTransactions, try_until_timeout
+from headrace.pipelines.sink.transactions import TaskTransactions, retry_until_timeout
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.produce import ProduceRequest, ProduceResponse
 from headrace.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
@@ -70,7 +70,7 @@ class CommitExecutor:
         self._sink = sink
         self._driver_id = driver_id(options.prefix, sink)
         self._log = progress_log(cluster, options.progress_topic)
-        self._coordinator = Coordinator(cluster, self._driver_id)
+        self._coordinator = CoordinatorConnection(cluster, self._driver_id, TRANSACTION)
         self._tasks = TaskTransactions(cluster, f"{self._driver_id}.")
         self._is_there = False
 
@@ -134,7 +134,7 @@ class CommitExecutor:
         identity = TransactionIdentity(self._driver_id, *driver)
         timeout_s = self._cluster.timeout_s
         try:
-            if not is_implicit(await self._try(self._coordinator.connection)):
+            if not is_implicit(await self._try(self._coordinator.connect)):
                 await add_partitions(self._coordinator, identity, [self._log.partition], timeout_s=timeout_s)
             await self._append(self._sink, decision_value(decision), identity)
         except (ProducerFenced, InvalidTransactionState) as error:
@@ -201,7 +201,9 @@ class CommitExecutor:
             raise KafkaError(code, said.error_message or str(partition))
 
     async def _try(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        return await try_until_timeout(self._cluster, attempt, lambda: self._cluster.doubt(self._log.partition))
+        return await retry_until_timeout(
+            self._cluster, attempt, lambda: self._cluster.forget_leader(self._log.partition)
+        )
 
 
 def _now_ms() -> int:

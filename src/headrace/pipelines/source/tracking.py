@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from time import monotonic
 
 from headrace.base.ids import TopicPartition
+from headrace.client.retry import Retry
 from headrace.pipelines.failures import DataLoss
 from headrace.pipelines.source.bounds import BoundKind
-from headrace.pipelines.source.brokers import DOUBT_PAUSE_S, DOUBT_S_MAX, Brokers
+from headrace.pipelines.source.brokers import STALE_POLICY, STALE_S_MAX, Brokers, Stale
 from headrace.pipelines.source.offsets import StreamOffset
 from headrace.pipelines.source.options import SourceOptions
 from headrace.pipelines.source.planning import (
@@ -112,24 +112,24 @@ class Tracker:
         return None if end.offsets == before.offsets and not losses else end
 
     async def _progress(self, before: StreamOffset) -> tuple[Layout, Progress]:
-        deadline = self._now() + DOUBT_S_MAX
+        """Return the layout and progress. Losses are believed only if they last, because metadata may be outdated."""
+        retry = Retry(STALE_POLICY, STALE_S_MAX, now=self._now)
         while True:
             layout = await self._brokers.named_layout(but=before.topics)
             progress = go_on(before, layout)
-            if not progress.losses or self._now() > deadline:
+            if not progress.losses or not await pause_if_early(retry):
                 return layout, progress
-            await asyncio.sleep(DOUBT_PAUSE_S)
 
     async def _latest(self, start: Offsets, layout: Layout) -> tuple[Offsets, list[Loss]]:
-        deadline = self._now() + DOUBT_S_MAX
+        """Return the end offsets. One before `start` is believed only if it lasts: a new leader may not know it yet."""
+        retry = Retry(STALE_POLICY, STALE_S_MAX, now=self._now)
         while True:
             latest = await self._brokers.latest(layout.partitions)
             back = retreats(start, latest)
-            if not back or self._now() > deadline:
+            if not back or not await pause_if_early(retry):
                 return latest, [
                     Loss(f"{one}: it was read up to offset {start[one]}, but ends at {latest[one]} now") for one in back
                 ]
-            await asyncio.sleep(DOUBT_PAUSE_S)
 
     def _is_too_little(self, start: Offsets, latest: Offsets) -> bool:
         minimum = self._options.min_offsets
@@ -153,6 +153,15 @@ class Tracker:
 
     def _tell(self, losses: list[Loss]) -> None:
         tell(losses, self._options.fail_on_data_loss)
+
+
+async def pause_if_early(retry: Retry) -> bool:
+    """Pause and return True, or return False if the deadline comes first."""
+    try:
+        await retry.pause(Stale())
+    except Stale:
+        return False
+    return True
 
 
 def tell(losses: list[Loss], fail: bool) -> None:
