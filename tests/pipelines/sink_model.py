@@ -256,7 +256,7 @@ class SuspendedProgram:
     Points that are reached in different ways but have the same knowledge are one object.
     """
 
-    __slots__ = ("failure", "name", "nexts", "op", "program", "told")
+    __slots__ = ("failure", "name", "nexts", "op", "program", "responses")
 
     def __init__(self, name: str, program: tuple[Any, ...], responses: tuple[Any, ...]) -> None:
         self.name, self.program, self.responses = name, program, responses
