@@ -43,7 +43,7 @@ class FakeConnection:
         asyncio.get_running_loop().call_soon(self.cluster.handle, sent)
         return future
 
-    def send_unanswered(self, message, version):
+    def send_without_response(self, message, version):
         self.send(message, version)
 
     async def drained(self):

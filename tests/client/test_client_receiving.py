@@ -14,10 +14,10 @@ def feed(receiver: FrameReceiver, stream: bytes, pieces: list[int]) -> list[byte
     frames, position = [], 0
     pieces = pieces or [len(stream)]
     while position < len(stream):
-        room = receiver.room()
-        assert len(room) > 0
-        count = min(len(room), pieces[position % len(pieces)], len(stream) - position)
-        room[:count] = stream[position : position + count]
+        free_space = receiver.free_space()
+        assert len(free_space) > 0
+        count = min(len(free_space), pieces[position % len(pieces)], len(stream) - position)
+        free_space[:count] = stream[position : position + count]
         frames += receiver.received(count)
         position += count
     return [bytes(frame) for frame in frames]
@@ -37,12 +37,12 @@ def test_a_large_frame_is_received_without_copying() -> None:
     receiver = FrameReceiver()
     size = 2 * BUFFER_BYTES
     assert feed(receiver, size.to_bytes(4, "big") + b"x" * 10, []) == []
-    room = receiver.room()
-    assert len(room) == size - 10
-    room[:] = b"y" * (size - 10)
+    free_space = receiver.free_space()
+    assert len(free_space) == size - 10
+    free_space[:] = b"y" * (size - 10)
     (frame,) = receiver.received(size - 10)
-    assert frame.obj is room.obj and bytes(frame) == b"x" * 10 + b"y" * (size - 10)
-    assert len(receiver.room()) == BUFFER_BYTES
+    assert frame.obj is free_space.obj and bytes(frame) == b"x" * 10 + b"y" * (size - 10)
+    assert len(receiver.free_space()) == BUFFER_BYTES
 
 
 @pytest.mark.parametrize("size", [-1, 0, 3, RESPONSE_BYTES_MAX + 1])

@@ -107,7 +107,7 @@ def test_lines_are_printed_every_five_seconds_and_news_immediately() -> None:
         news = ["something happened"] if second >= 7 else []
         lines.show(State(float(second), "events happen", news=news))
     lines.show(State(12.0, "the shop closes", news=["something happened"]))
-    lines.say("done")
+    lines.write("done")
     printed = out.getvalue().splitlines()
     assert [one.split()[0] for one in printed] == ["0:00:00", "0:00:05", "0:00:07", "0:00:10", "0:00:12", "done"]
     assert printed[2] == "0:00:07 something happened"
@@ -118,7 +118,7 @@ def test_the_terminal_shows_the_view_and_messages() -> None:
     terminal = Terminal(Console(file=out, force_terminal=True, width=80, highlight=False))
     terminal.show(FULL)
     terminal.close()
-    terminal.say("[done]")
+    terminal.write("[done]")
     assert "a web shop" in out.getvalue() and "[done]" in out.getvalue()
 
 

@@ -63,7 +63,7 @@ def formatted_by_worker(error):
             SourceError("t-0, offset 0: value: JSON is malformed; onBadRecord says what else can become of it"),
             Mending.FINAL,
         ),
-        (RegistryError("the schema registry gave no answer for subject t-value"), Mending.PASSING),
+        (RegistryError("the schema registry gave no response for subject t-value"), Mending.PASSING),
         (ConfigError("column value is bigint; it must be string or binary"), Mending.FINAL),
         (TornBatch("batch 3 is torn: 1 of 2 transactions are visible"), Mending.FINAL),
         (TakenOver("another run of this query has taken over"), Mending.FINAL),
@@ -191,7 +191,7 @@ def test_definition_errors_are_final_unless_only_a_topic_or_registry_is_missing(
     wrong = "shop.yaml:3: source orders: there is no topic orders\nshop.yaml:9: step x: no column y"
     found = explain([Cause("DefinitionError", wrong)])
     assert (found.text, found.mending) == (wrong, Mending.FINAL)
-    for text in ("there is no topic orders", "the schema registry gave no answer for subject orders-value: refused"):
+    for text in ("there is no topic orders", "the schema registry gave no response for subject orders-value: refused"):
         assert explain([Cause("DefinitionError", f"shop.yaml:3: source orders: {text}")]).mending is Mending.PASSING
 
 

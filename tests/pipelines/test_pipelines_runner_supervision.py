@@ -95,19 +95,19 @@ def test_a_query_that_ends_is_done_only_if_it_is_bounded():
 
 @pytest.mark.parametrize("last", [s.Ended(), s.Done(), WRONG, DOWN], ids=lambda event: type(event).__name__)
 def test_a_stopping_query_ends_as_stopped_whatever_its_last_event(last):
-    query = after(started(Watched(is_bounded=False)), s.StopAsked(), 0)
+    query = after(started(Watched(is_bounded=False)), s.StopRequest(), 0)
     assert act_of(query, 0) == s.Stop()
     query = run(query, s.Progressed(), s.Started(), last)
     assert query.state is State.STOPPED and act_of(query, 0) == s.Over()
 
 
 def test_a_waiting_query_is_stopped_without_another_start():
-    query = after(after(started(Watched(is_bounded=False)), DOWN, 0), s.StopAsked(), 0)
+    query = after(after(started(Watched(is_bounded=False)), DOWN, 0), s.StopRequest(), 0)
     assert query.state is State.STOPPED and query.starts == 1
 
 
 EVENTS = st.sampled_from(
-    [s.Starting(), s.Started(), s.Progressed(), DOWN, ODD, WRONG, s.Ended(), s.Done(), s.StopAsked()]
+    [s.Starting(), s.Started(), s.Progressed(), DOWN, ODD, WRONG, s.Ended(), s.Done(), s.StopRequest()]
 )
 
 
@@ -118,7 +118,7 @@ def test_any_sequence_of_events_keeps_the_invariants(is_bounded, steps):
     for event, passed_ms in steps:
         now_ms += passed_ms
         before, query = query, after(query, event, now_ms)
-        stop_requested |= isinstance(event, s.StopAsked)
+        stop_requested |= isinstance(event, s.StopRequest)
         if before.is_over:
             assert query == before, "what is over stays so"
             continue

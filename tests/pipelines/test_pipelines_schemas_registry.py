@@ -69,7 +69,7 @@ def test_failed_requests_are_retried_and_other_addresses_tried(stub):
         taken.bind(("127.0.0.1", 0))  # bound, but not listening
         dead = f"http://127.0.0.1:{taken.getsockname()[1]}"
         assert client(dead, stub.url).by_id(1).text == "int"
-        with pytest.raises(RegistryError, match="gave no answer for schema 1"):
+        with pytest.raises(RegistryError, match="gave no response for schema 1"):
             client(dead, timeout_s=0.2).by_id(1)
     stub.failing_statuses = [500, 503, 429]
     assert client(stub.url).by_id(1).text == "int"

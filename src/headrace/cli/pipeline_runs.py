@@ -41,8 +41,10 @@ def statuses_of(runs: Runs, names: Sequence[str]) -> list[QueryStatus]:
     found: list[QueryStatus] = []
     for run in chosen(runs, names):
         if not run.is_alive:
-            told = f"its driver (process {run.driver.pid}) was killed; run it again: it goes on from its checkpoint"
-            found.append(QueryStatus(name="", pipeline=run.pipeline, state=GONE, error=told))
+            spark_message = (
+                f"its driver (process {run.driver.pid}) was killed; run it again: it goes on from its checkpoint"
+            )
+            found.append(QueryStatus(name="", pipeline=run.pipeline, state=GONE, error=spark_message))
             continue
         try:
             found += ask_status(run)

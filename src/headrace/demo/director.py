@@ -141,10 +141,10 @@ class Director:
     def _summarize(self, layout: Layout) -> Summary:
         assert self.seen is not None and self.seen.goal is not None
 
-        def told(text: str) -> None:
+        def report(text: str) -> None:
             self.doing = text
 
-        return find(self._bootstrap, self._folders.tables, layout, self.seen.goal, told)
+        return find(self._bootstrap, self._folders.tables, layout, self.seen.goal, report)
 
 
 def _rates(history: deque[tuple[float, dict[TopicPartition, int]]]) -> dict[str, float]:

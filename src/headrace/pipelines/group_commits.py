@@ -82,7 +82,7 @@ class GroupCommits(ProgressListener):
         except Exception as error:  # a listener must not raise
             _LOG.warning("the offsets of query %s will not be committed to a group: %s", event.id, error)
 
-    def told(self, progress: Any) -> None:
+    def on_query_progress(self, progress: Any) -> None:
         sources = self._sources.get(progress.runId().toString(), ())
         for source, one in zip(sources, progress.sources(), strict=False):
             offset = None if source is None else _read(one.endOffset())

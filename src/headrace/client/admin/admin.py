@@ -136,11 +136,11 @@ class AsyncAdmin:
         """
         wanted = {one.name: one for one in (NewTopic(each) if isinstance(each, str) else each for each in topics)}
 
-        async def ask(some: Sequence[str]) -> Mapping[str, KafkaError | None]:
+        async def attempt(some: Sequence[str]) -> Mapping[str, KafkaError | None]:
             chosen = [wanted[name] for name in some]
             return await topic_changes.create_topics(self._cluster, chosen, validate_only=validate_only)
 
-        await self._calls.for_each(list(wanted), ask, timeout_s)
+        await self._calls.for_each(list(wanted), attempt, timeout_s)
 
     async def create_partitions(
         self,
@@ -152,11 +152,11 @@ class AsyncAdmin:
         """Add partitions; each topic is given with its new total."""
         wanted = {name: NewPartitions(one) if isinstance(one, int) else one for name, one in topics.items()}
 
-        async def ask(some: Sequence[str]) -> Mapping[str, KafkaError | None]:
+        async def attempt(some: Sequence[str]) -> Mapping[str, KafkaError | None]:
             chosen = {name: wanted[name] for name in some}
             return await topic_changes.create_partitions(self._cluster, chosen, validate_only=validate_only)
 
-        await self._calls.for_each(list(wanted), ask, timeout_s)
+        await self._calls.for_each(list(wanted), attempt, timeout_s)
 
     async def delete_topics(self, names: Iterable[str], timeout_s: float | None = None) -> None:
         """Delete topics with all their records.
@@ -191,12 +191,12 @@ class AsyncAdmin:
         """Delete the records before these offsets (-1: all records) and return the new first offsets."""
         firsts: dict[TopicPartition, int] = {}
 
-        async def ask(some: Sequence[TopicPartition]) -> Mapping[TopicPartition, KafkaError | None]:
+        async def attempt(some: Sequence[TopicPartition]) -> Mapping[TopicPartition, KafkaError | None]:
             outcomes = await topic_changes.delete_records(self._cluster, {one: before[one] for one in some})
             firsts.update({one: outcome for one, outcome in outcomes.items() if isinstance(outcome, int)})
             return {one: None if isinstance(outcome, int) else outcome for one, outcome in outcomes.items()}
 
-        await self._calls.for_each([TopicPartition(*one) for one in before], ask, timeout_s)
+        await self._calls.for_each([TopicPartition(*one) for one in before], attempt, timeout_s)
         return firsts
 
     # --- configs
@@ -209,8 +209,8 @@ class AsyncAdmin:
         A broker's name is its id as text; an empty name stands for the defaults of all brokers.
         """
         resource = RESOURCES[kind], name
-        ask = lambda: configs.describe_configs(self._cluster, [resource], synonyms=synonyms)  # noqa: E731
-        [found] = await self._calls.run(ask, timeout_s)
+        attempt = lambda: configs.describe_configs(self._cluster, [resource], synonyms=synonyms)  # noqa: E731
+        [found] = await self._calls.run(attempt, timeout_s)
         return {one.name: one for one in found}
 
     async def alter_configs(
@@ -227,10 +227,10 @@ class AsyncAdmin:
         delete = [option for option, value in changes.items() if value is None]
         resource = RESOURCES[kind], name
 
-        async def ask() -> None:
+        async def attempt() -> None:
             await configs.alter_configs(self._cluster, resource, add, delete, validate_only=validate_only)
 
-        await self._calls.run(ask, timeout_s)
+        await self._calls.run(attempt, timeout_s)
 
     # --- groups
 
@@ -251,11 +251,11 @@ class AsyncAdmin:
     async def delete_groups(self, names: Iterable[str], timeout_s: float | None = None) -> None:
         """Delete groups with their committed offsets. Raise ItemsFailed with NON_EMPTY_GROUP if one has members."""
 
-        async def ask(some: Sequence[str]) -> Mapping[str, KafkaError | None]:
+        async def attempt(some: Sequence[str]) -> Mapping[str, KafkaError | None]:
             codes = {name: await groups.delete_group(self._cluster, name) for name in some}
             return {name: _error(code, f"group {name}") for name, code in codes.items()}
 
-        await self._calls.for_each(_names(names), ask, timeout_s)
+        await self._calls.for_each(_names(names), attempt, timeout_s)
 
     async def committed_offsets(self, group: str, timeout_s: float | None = None) -> dict[TopicPartition, Committed]:
         """Return all offsets that a group has committed."""
@@ -266,22 +266,22 @@ class AsyncAdmin:
     ) -> None:
         """Set committed offsets of a group without members. Raise ItemsFailed with UNKNOWN_MEMBER_ID if it has members."""
 
-        async def ask(some: Sequence[TopicPartition]) -> Mapping[TopicPartition, KafkaError | None]:
+        async def attempt(some: Sequence[TopicPartition]) -> Mapping[TopicPartition, KafkaError | None]:
             codes = await groups.commit_offsets(self._cluster, group, {one: offsets[one] for one in some})
             return {one: _error(code, f"{one} of group {group}") for one, code in codes.items()}
 
-        await self._calls.for_each([TopicPartition(*one) for one in offsets], ask, timeout_s)
+        await self._calls.for_each([TopicPartition(*one) for one in offsets], attempt, timeout_s)
 
     async def delete_committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> None:
         """Delete committed offsets. Raise ItemsFailed with GROUP_SUBSCRIBED_TO_TOPIC while a member reads the topic."""
 
-        async def ask(some: Sequence[TopicPartition]) -> Mapping[TopicPartition, KafkaError | None]:
+        async def attempt(some: Sequence[TopicPartition]) -> Mapping[TopicPartition, KafkaError | None]:
             codes = await groups.delete_offsets(self._cluster, group, some)
             return {one: _error(code, f"{one} of group {group}") for one, code in codes.items()}
 
-        await self._calls.for_each([TopicPartition(*one) for one in partitions], ask, timeout_s)
+        await self._calls.for_each([TopicPartition(*one) for one in partitions], attempt, timeout_s)
 
     # --- transactions
 
@@ -367,10 +367,10 @@ class AsyncAdmin:
         A rate of None removes that quota.
         """
 
-        async def ask() -> None:
+        async def attempt() -> None:
             await quotas.alter_quotas(self._cluster, entity, rates, validate_only=validate_only)
 
-        await self._calls.run(ask, timeout_s)
+        await self._calls.run(attempt, timeout_s)
 
 
 def _names(names: Iterable[str]) -> list[str]:

@@ -47,11 +47,11 @@ async def describe_topics(cluster: Cluster, names: Sequence[str] | None) -> list
     except UnexpectedResponse:
         return await _by_metadata(cluster, names)
     found: dict[str, TopicInfo] = {}
-    asked = [DescribeTopicPartitionsRequest.TopicRequest(name=name) for name in sorted(names or ())]
+    requested = [DescribeTopicPartitionsRequest.TopicRequest(name=name) for name in sorted(names or ())]
     cursor = None
-    while names is None or asked:
+    while names is None or requested:
         request = DescribeTopicPartitionsRequest(
-            topics=asked, response_partition_limit=PARTITIONS_PER_PAGE, cursor=cursor
+            topics=requested, response_partition_limit=PARTITIONS_PER_PAGE, cursor=cursor
         )
         response: DescribeTopicPartitionsResponse = await cluster.request(request)
         for topic in response.topics:

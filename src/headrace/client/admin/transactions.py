@@ -165,7 +165,7 @@ async def terminate_transaction(cluster: Cluster, transactional_id: str) -> Tran
     )  # raises for an unknown id, which InitProducerId would create
     timeout_ms = int(cluster.timeout_s * 1000)  # arbitrary, as no producer writes with the new epoch
     request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
-    await _ask_coordinator(cluster, transactional_id, request)
+    await _request_coordinator(cluster, transactional_id, request)
     return before
 
 
@@ -186,7 +186,7 @@ async def commit_prepared(
     if prepared not in (None, found):
         raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"transaction {found} is open, and not {prepared}")
     request = InitProducerIdRequest(transactional_id=transactional_id, enable2_pc=True, keep_prepared_txn=True)
-    kept: InitProducerIdResponse = await _ask_coordinator(cluster, transactional_id, request)
+    kept: InitProducerIdResponse = await _request_coordinator(cluster, transactional_id, request)
     if (kept.ongoing_txn_producer_id, kept.ongoing_txn_producer_epoch) != found:
         raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"transaction {found} has just been ended by somebody else")
     end = EndTxnRequest(
@@ -195,11 +195,11 @@ async def commit_prepared(
         producer_epoch=kept.producer_epoch,
         committed=True,
     )
-    await _ask_coordinator(cluster, transactional_id, end)
+    await _request_coordinator(cluster, transactional_id, end)
     return before
 
 
-async def _ask_coordinator(
+async def _request_coordinator(
     cluster: Cluster, transactional_id: str, request: InitProducerIdRequest | EndTxnRequest
 ) -> Any:
     """Send a request, retrying while a transaction is being ended or its coordinator is not available.

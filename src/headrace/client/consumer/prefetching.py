@@ -52,12 +52,12 @@ class Prefetcher:
         self._loop = asyncio.get_running_loop()
         self._ready: deque[_Ready] = deque()
         self._constants: dict[TopicPartition, Constants] = {}
-        self._under_way: dict[int, asyncio.Task[None]] = {}
+        self._in_flight: dict[int, asyncio.Task[None]] = {}
         self._looking: asyncio.Task[None] | None = None
         self._failures: deque[Exception] = deque(maxlen=FAILURES_MAX)
 
     async def close(self) -> None:
-        tasks = [*self._under_way.values(), *([self._looking] if self._looking else [])]
+        tasks = [*self._in_flight.values(), *([self._looking] if self._looking else [])]
         self._ready.clear()
         await end_tasks(tasks)
 
@@ -117,10 +117,10 @@ class Prefetcher:
             elif position.retry_at <= now:
                 by_leader.setdefault(leader, []).append(self._target(partition, position))
         for leader, targets in by_leader.items():
-            if leader not in self._under_way:
-                asked = {target.partition: self._positions.of(target.partition).serial for target in targets}
-                task = self._loop.create_task(self._ask(leader, targets, asked, is_crowded=leader in crowded))
-                self._under_way[leader] = task
+            if leader not in self._in_flight:
+                serials = {target.partition: self._positions.of(target.partition).serial for target in targets}
+                task = self._loop.create_task(self._fetch(leader, targets, serials, is_crowded=leader in crowded))
+                self._in_flight[leader] = task
         if lost and self._looking is None:
             self._looking = self._loop.create_task(self._find_leaders(sorted(lost)))
 
@@ -134,11 +134,11 @@ class Prefetcher:
 
     def _target(self, partition: TopicPartition, position: Position) -> FetchTarget:
         # Only a new leader's log can differ from the one that was read.
-        is_news = -1 < position.fetch_epoch < self._cluster.leader_epoch(partition)
-        return FetchTarget(partition, position.fetch_offset, position.fetch_epoch if is_news else -1)
+        is_new_leader = -1 < position.fetch_epoch < self._cluster.leader_epoch(partition)
+        return FetchTarget(partition, position.fetch_offset, position.fetch_epoch if is_new_leader else -1)
 
-    async def _ask(
-        self, leader: int, targets: list[FetchTarget], asked: Mapping[TopicPartition, int], *, is_crowded: bool
+    async def _fetch(
+        self, leader: int, targets: list[FetchTarget], serials: Mapping[TopicPartition, int], *, is_crowded: bool
     ) -> None:
         settings = self._settings.fetch
         if is_crowded:
@@ -150,11 +150,11 @@ class Prefetcher:
             answers = await fetch_from(self._cluster, leader, targets, settings)
         except (Disconnected, NoResponse) as error:
             _LOG.info("fetch from broker %d: %s", leader, error)
-            self._forget_leaders(asked)
+            self._forget_leaders(serials)
         except HeadraceError as error:
             if not (isinstance(error, KafkaError) and error.code in TRANSIENT):
                 self._failures.append(error)
-            self._forget_leaders(asked)
+            self._forget_leaders(serials)
         else:
             self._sensors.fetches.record()
             self._sensors.fetch_latency.record((self._loop.time() - begun) * 1000)
@@ -162,13 +162,13 @@ class Prefetcher:
             rows = 0
             for fetched in answers:
                 position = self._positions.get(fetched.partition)
-                if position is None or position.serial != asked[fetched.partition]:
+                if position is None or position.serial != serials[fetched.partition]:
                     continue
                 if position.fetch_offset == fetched.fetch_offset:
                     rows += self._take_in(fetched, position)
             self._sensors.records_per_request.record(rows)
         finally:
-            del self._under_way[leader]
+            del self._in_flight[leader]
             self._wake()
 
     async def _find_leaders(self, topics: list[str]) -> None:

@@ -223,14 +223,14 @@ class ClassicMember:
         if self._settings.is_static:
             self._session.reset()
         else:
-            await self._tell_leaving("consumer poll timeout has expired", self._settings.request_timeout_s)
+            await self._send_leave("consumer poll timeout has expired", self._settings.request_timeout_s)
 
     async def _stop_joining(self) -> None:
         joining, self._joining = self._joining, None
         if joining is not None:
             await end_tasks([joining])
 
-    async def _tell_leaving(self, reason: str, timeout_s: float) -> None:
+    async def _send_leave(self, reason: str, timeout_s: float) -> None:
         try:
             await self._session.leave(reason, timeout_s)
         except HeadraceError as error:  # the session expires by itself
@@ -251,6 +251,6 @@ class ClassicMember:
             self._tasks, self._is_lost, self._assignment = [], False, NOTHING
             if operation == LEAVE_GROUP or (operation == DEFAULT_OPERATION and not self._settings.is_static):
                 left_s = max(0.0, deadline - asyncio.get_running_loop().time())
-                await self._tell_leaving("the consumer is being closed", left_s)
+                await self._send_leave("the consumer is being closed", left_s)
             self._session.reset()
             self._topics.not_leading()

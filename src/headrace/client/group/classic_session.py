@@ -144,14 +144,14 @@ class ClassicSession:
     ) -> JoinGroupResponse:
         protocols = []
         for assignor in self._assignors:
-            told = Subscribed(
+            subscribed = Subscribed(
                 topics,
                 tuple(owned),
                 self.last.generation,
                 self._settings.rack,
                 user_data=assignor.user_data(held, self.last.generation) or b"",
             )
-            protocols.append(JoinGroupRequest.JoinGroupRequestProtocol(assignor.name, encode_subscription(told)))
+            protocols.append(JoinGroupRequest.JoinGroupRequestProtocol(assignor.name, encode_subscription(subscribed)))
         request = JoinGroupRequest(
             group_id=self._settings.group_id,
             session_timeout_ms=self._settings.session_timeout_ms,
@@ -219,7 +219,9 @@ class ClassicSession:
             except DecodeError as error:
                 what = f"group {group}: the subscription of member {member.member_id} cannot be read: {error}"
                 raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, what) from error
-        layout = await self._topics.layout_to_assign(frozenset().union(*(told.topics for told in members.values())))
+        layout = await self._topics.layout_to_assign(
+            frozenset().union(*(subscribed.topics for subscribed in members.values()))
+        )
         return {} if joined.skip_assignment else assignor.assign(layout, members)
 
     # --- heartbeats and leaving

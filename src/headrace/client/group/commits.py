@@ -157,11 +157,13 @@ class Commits:
         response: OffsetFetchResponse = await self._coordinator.request_by_version(
             OffsetFetchRequest, request, BY_NAME_VERSION_MAX, timeout_s=timeout_s
         )
-        told: Any = response.groups[0] if response.groups else response
-        if told.error_code:
-            return dict.fromkeys(partitions, ErrorCode(told.error_code))
+        group_response: Any = response.groups[0] if response.groups else response
+        if group_response.error_code:
+            return dict.fromkeys(partitions, ErrorCode(group_response.error_code))
         found = {
-            TopicPartition(topic.name, one.partition_index): one for topic in told.topics for one in topic.partitions
+            TopicPartition(topic.name, one.partition_index): one
+            for topic in group_response.topics
+            for one in topic.partitions
         }
         return {partition: _committed(found.get(partition)) for partition in partitions}
 

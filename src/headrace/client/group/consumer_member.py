@@ -68,7 +68,7 @@ class ConsumerMember:
         self._is_lost = False
         self._failure: KafkaError | None = None
         self._beat_now = asyncio.Event()
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -98,7 +98,7 @@ class ConsumerMember:
 
     async def _settle(self, deadline: float) -> bool:
         while not self._is_settled:
-            self._news.clear()
+            self._changed.clear()
             if self._is_lost:
                 await self._lose()
             elif self._failure is not None:
@@ -113,7 +113,7 @@ class ConsumerMember:
             else:
                 try:
                     async with asyncio.timeout_at(deadline):
-                        await self._news.wait()
+                        await self._changed.wait()
                 except TimeoutError:
                     return False
         return True
@@ -199,7 +199,7 @@ class ConsumerMember:
             raise HeadraceError(code.name)
         if code is not ErrorCode.NONE:
             raise KafkaError(code, response.error_message or f"group {self._settings.group_id}")
-        await self._hear(response)
+        await self._accept(response)
         return response.heartbeat_interval_ms / 1000 if len(self._target) == len(self._named) else UNNAMED_TOPIC_S
 
     def _request(self, version: int) -> ConsumerGroupHeartbeatRequest:
@@ -209,7 +209,7 @@ class ConsumerMember:
         member_id = "" if version < REGEX_VERSION_MIN and self._epoch == JOINING else self._member_id
         return self._heartbeats.next(member_id, self._epoch, self._subscription, self._owned)
 
-    async def _hear(self, response: ConsumerGroupHeartbeatResponse) -> None:
+    async def _accept(self, response: ConsumerGroupHeartbeatResponse) -> None:
         self._member_id = response.member_id or self._member_id
         self._epoch = response.member_epoch
         self._last = GroupMetadata(self._settings.group_id, self._epoch, self._member_id, self._settings.instance_id)
@@ -217,7 +217,7 @@ class ConsumerMember:
             self._target = given(response.assignment.topic_partitions)
         await self._name_topics()
         self._state = State.IN
-        self._tell()
+        self._notify()
 
     async def _name_topics(self) -> None:
         """Resolve the topic ids of the target to names, requesting metadata if necessary."""
@@ -235,8 +235,8 @@ class ConsumerMember:
         if named != self._named:
             self._named = named
 
-    def _tell(self) -> None:
-        self._news.set()
+    def _notify(self) -> None:
+        self._changed.set()
         if not self._is_settled:
             self._listener.wake()
 
@@ -256,7 +256,7 @@ class ConsumerMember:
         self._target, self._named = frozenset(), {}
         self._is_lost = bool(self._owned)
         self._heartbeats.forget()
-        self._tell()
+        self._notify()
 
     async def _drop_out(self) -> None:
         logger.warning(
@@ -266,9 +266,9 @@ class ConsumerMember:
         )
         epoch = LEAVING_TO_RETURN if self._settings.is_static else LEAVING
         self._go_out()
-        await self._tell_leaving(epoch, self._settings.request_timeout_s)
+        await self._send_leave(epoch, self._settings.request_timeout_s)
 
-    async def _tell_leaving(self, epoch: int, timeout_s: float) -> None:
+    async def _send_leave(self, epoch: int, timeout_s: float) -> None:
         request = self._heartbeats.last(self._member_id, epoch)
         try:
             response: ConsumerGroupHeartbeatResponse = await self._coordinator.request(request, timeout_s=timeout_s)
@@ -296,7 +296,7 @@ class ConsumerMember:
             epoch = self._last_epoch(operation)
             if was_known and epoch is not None:
                 left_s = max(0.0, deadline - asyncio.get_running_loop().time())
-                await self._tell_leaving(epoch, left_s)
+                await self._send_leave(epoch, left_s)
 
     def _last_epoch(self, operation: str) -> int | None:
         """Return the epoch to leave with, or None to send nothing and let the session expire."""

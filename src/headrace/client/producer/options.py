@@ -194,7 +194,7 @@ def _idempotent(values: Mapping[str, Value], given: Mapping[str, object]) -> boo
         )
     if not values["enable.idempotence"]:
         return False
-    asked = transactional or given.get("enable.idempotence") is not None
+    is_explicit = transactional or given.get("enable.idempotence") is not None
     in_flight = cast(int, values["max.in.flight.requests.per.connection"])
     if in_flight > IN_FLIGHT_IDEMPOTENT_MAX:
         raise ConfigError(
@@ -202,7 +202,7 @@ def _idempotent(values: Mapping[str, Value], given: Mapping[str, object]) -> boo
             f"{IN_FLIGHT_IDEMPOTENT_MAX} (or say enable.idempotence=false)"
         )
     for name, wrong in (("acks", ACKS[str(values["acks"])] != -1), ("retries", values["retries"] == 0)):
-        if wrong and asked:
+        if wrong and is_explicit:
             needed = "all" if name == "acks" else "more than 0"
             raise ConfigError(f"{name}={values[name]} is not allowed: idempotence needs {name} to be {needed}")
         if wrong:

@@ -88,20 +88,22 @@ class Outcomes:
         # Largest batch in bytes, before compression, of topics that refused one of twice the size.
         self.bytes_max: dict[str, int] = {}
 
-    def answered(self, batch: ProducerBatch, said: ProduceResponse.PartitionProduceResponse | None) -> None:
-        if said is None:
+    def handle_response(
+        self, batch: ProducerBatch, partition_response: ProduceResponse.PartitionProduceResponse | None
+    ) -> None:
+        if partition_response is None:
             self.lost(batch, "the broker's answer leaves it out")
             return
         self._returned(batch)
-        code = error_code(said.error_code)
+        code = error_code(partition_response.error_code)
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-            self._succeed(batch, said.base_offset, said.log_append_time_ms)
+            self._succeed(batch, partition_response.base_offset, partition_response.log_append_time_ms)
         elif code is ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1 and not batch.is_done:
             self._split(batch)
         else:
-            self._refused(batch, code, reason(said), said.log_start_offset)
+            self._refused(batch, code, reason(partition_response), partition_response.log_start_offset)
 
-    def unanswered(self, batch: ProducerBatch) -> None:
+    def complete_unacknowledged(self, batch: ProducerBatch) -> None:
         """Complete a batch with acks=0: it was sent, and there is no response."""
         self._succeed(batch, -1, -1)
 

@@ -190,7 +190,7 @@ class AsyncProducer:
                 f"{topic}: a record of {size} bytes; max.request.size is {self._settings.request_bytes_max}",
             )
         if not self._space.try_take(size):
-            await self._wait_for_room(size)
+            await self._wait_for_space(size)
         self._check()
         index = partition if partition is not None else self._choose(topic, key, value, count)
         sticks = index is None
@@ -202,11 +202,11 @@ class AsyncProducer:
             loop = asyncio.get_running_loop()
             delivery = RecordDelivery(loop.create_future())
             time_ms = self._clock.now_ms() if timestamp_ms is None else timestamp_ms
-            news = self._accumulator.append(where, time_ms, key, value, some, delivery, size=size, now=loop.time())
+            is_ready = self._accumulator.append(where, time_ms, key, value, some, delivery, size=size, now=loop.time())
         except BaseException:
             self._space.give(size)
             raise
-        if news:
+        if is_ready:
             sender.wake()
         is_full = self._accumulator.has_closed(where)
         if sticks:
@@ -278,22 +278,22 @@ class AsyncProducer:
             transactional=self._transaction is not None,
         )
         while left:
-            room = min(bytes_max, HEADER_BYTES + int(left * row_bytes))
-            if not self._space.try_take(room):
-                await self._wait_for_room(room)
+            reserved_bytes = min(bytes_max, HEADER_BYTES + int(left * row_bytes))
+            if not self._space.try_take(reserved_bytes):
+                await self._wait_for_space(reserved_bytes)
             try:
-                encoded = await self._encode(batches, room)
+                encoded = await self._encode(batches, reserved_bytes)
                 self._check()
             except BaseException:
-                self._space.give(room)
+                self._space.give(reserved_bytes)
                 raise
             left -= encoded.rows
-            self._append_rows(topic, encoded, room, partition, count, delivery)
+            self._append_rows(topic, encoded, reserved_bytes, partition, count, delivery)
             sender.wake()
             await asyncio.sleep(0)
 
-    async def _encode(self, batches: Iterator[EncodedBatch], room: int) -> EncodedBatch:
-        if self._settings.codec is not Codec.NONE and room >= OFF_LOOP_BYTES_MIN:
+    async def _encode(self, batches: Iterator[EncodedBatch], reserved_bytes: int) -> EncodedBatch:
+        if self._settings.codec is not Codec.NONE and reserved_bytes >= OFF_LOOP_BYTES_MIN:
             encoded = await asyncio.to_thread(next, batches)
         else:
             encoded = next(batches)
@@ -308,23 +308,23 @@ class AsyncProducer:
         self,
         topic: str,
         encoded: EncodedBatch,
-        room: int,
+        reserved_bytes: int,
         partition: int | None,
         count: int,
         delivery: RowsDelivery,
     ) -> None:
         size = len(encoded.batch)
-        if self._settings.codec is Codec.NONE and size < room:
-            self._space.give(room - size)
-            room = size
+        if self._settings.codec is Codec.NONE and size < reserved_bytes:
+            self._space.give(reserved_bytes - size)
+            reserved_bytes = size
         index = self._sticky.partition(topic, count) if partition is None else partition
         delivery.expect(encoded.rows)
         self._accumulator.append_encoded(
             TopicPartition(topic, index),
             encoded.batch,
             Entry(delivery, encoded.rows, -1),
-            plain_bytes=max(size, room),
-            reserved=room,
+            plain_bytes=max(size, reserved_bytes),
+            reserved=reserved_bytes,
             now=asyncio.get_running_loop().time(),
         )
         if partition is None:
@@ -345,7 +345,7 @@ class AsyncProducer:
             self._transaction.check_send()
         return self._sender
 
-    async def _wait_for_room(self, size: int) -> None:
+    async def _wait_for_space(self, size: int) -> None:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         try:

@@ -16,11 +16,11 @@ from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.client.background_tasks import NEVER, BackgroundTasks
 from headrace.client.producer.accumulator import Accumulator
-from headrace.client.producer.batches import NOBODY, ProducerBatch, ProducerIdentity
+from headrace.client.producer.batches import NO_PRODUCER, ProducerBatch, ProducerIdentity
 from headrace.client.producer.metrics import ProducerMetrics
 from headrace.client.producer.options import ProducerSettings
 from headrace.client.producer.outcomes import Outcomes, Transaction, error_code
-from headrace.client.producer.requests import BEFORE_IMPLICIT_ADD_VERSION, Prepared, answers, prepare
+from headrace.client.producer.requests import BEFORE_IMPLICIT_ADD_VERSION, Prepared, pair_responses, prepare
 from headrace.client.producer.sequences import Sequences
 from headrace.client.wire.cluster import Cluster
 from headrace.client.wire.connection import Connection
@@ -160,10 +160,10 @@ class Sender:
         self.outcomes.expire_queued(now)
         if self._transaction is not None and self._transaction.error is not None:
             self.drop(self._transaction.error)
-        soonest = self._keep_up(now)
+        soonest = self._refresh_if_old(now)
         if self._sequences is not None and self._accumulator.incomplete:
             used_up = self._sequences.settle()
-            if (used_up or self._sequences.identity == NOBODY) and self._transaction is None:
+            if (used_up or self._sequences.identity == NO_PRODUCER) and self._transaction is None:
                 soonest = min(soonest, self._background.start_once("producer id", self._identify))
         waiting: dict[int, list[tuple[float, TopicPartition]]] = {}
         unknown: set[str] = set()
@@ -200,7 +200,7 @@ class Sender:
         links = self._links.values()
         return {batch.partition for link in links for one in link.requests for batch in one.prepared.by_key.values()}
 
-    def _keep_up(self, now: float) -> float:
+    def _refresh_if_old(self, now: float) -> float:
         """Refresh metadata after metadata.max.age.ms, in case topics have changed; return when to look again."""
         due = self._refreshed_at + self._settings.metadata_age_s
         if not self._topics:
@@ -286,16 +286,16 @@ class Sender:
         self._metrics.records_per_request.record(sum(batch.count for batch in batches))
         try:
             if settings.acks == 0:
-                connection.send_unanswered(prepared.request, version)
+                connection.send_without_response(prepared.request, version)
                 for batch in batches:
-                    self.outcomes.unanswered(batch)
+                    self.outcomes.complete_unacknowledged(batch)
                 return True
             future = connection.send(prepared.request, version)
         except HeadraceError as error:
             self._lost(link, request, error)
             return False
         link.requests[request] = None
-        future.add_done_callback(lambda done: self._came_back(link, request, done))
+        future.add_done_callback(lambda done: self._request_done(link, request, done))
         return True
 
     def _measure(self, batch: ProducerBatch, now: float) -> None:
@@ -309,15 +309,15 @@ class Sender:
         metrics.compression.record(batch.size / batch.plain_bytes if batch.plain_bytes else 1.0)
         metrics.queue_time.record((now - batch.created_at) * 1000)
 
-    def _came_back(self, link: _Link, request: _Request, done: asyncio.Future[Any]) -> None:
+    def _request_done(self, link: _Link, request: _Request, done: asyncio.Future[Any]) -> None:
         link.requests.pop(request, None)
         self.wake()
         try:
-            self._answered(link, request, done)
+            self._handle_response(link, request, done)
         except Exception as error:  # our own bug: end the loop with it, rather than let callers wait forever
             self._fault = error
 
-    def _answered(self, link: _Link, request: _Request, done: asyncio.Future[Any]) -> None:
+    def _handle_response(self, link: _Link, request: _Request, done: asyncio.Future[Any]) -> None:
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
         if error is not None:
             self._lost(link, request, error)
@@ -329,8 +329,8 @@ class Sender:
             link.quiet_until = now + response.throttle_time_ms / 1000
         self._metrics.throttled.record(response.throttle_time_ms)
         self._metrics.latency.record((now - request.sent_at) * 1000)
-        for batch, said in answers(request.prepared, response):
-            self.outcomes.answered(batch, said)
+        for batch, partition_response in pair_responses(request.prepared, response):
+            self.outcomes.handle_response(batch, partition_response)
 
     def _lost(self, link: _Link, request: _Request, error: BaseException) -> None:
         if link.connection is request.connection:

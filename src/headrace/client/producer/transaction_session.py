@@ -142,7 +142,7 @@ class TransactionSession:
         )
         if bump:
             request.producer_id, request.producer_epoch = self._sequences.identity
-        response, self.is_implicit = await self._ask(
+        response, self.is_implicit = await self._request(
             init_producer_id(self._coordinator, request, timeout_s=self._settings.block_s)
         )
         self._sequences.start(ProducerIdentity(response.producer_id, response.producer_epoch))
@@ -171,9 +171,9 @@ class TransactionSession:
             return
         timeout_s = self._settings.block_s
         if not self.is_implicit:
-            await self._ask(add_offsets(self._coordinator, self.identity, group.group_id, timeout_s=timeout_s))
+            await self._request(add_offsets(self._coordinator, self.identity, group.group_id, timeout_s=timeout_s))
         self._has_begun = True
-        await self._ask(
+        await self._request(
             commit_offsets(self._cluster, self.identity, offsets, group, implicit=self.is_implicit, timeout_s=timeout_s)
         )
 
@@ -219,7 +219,7 @@ class TransactionSession:
 
     async def _end(self, *, commit: bool) -> None:
         if self._has_begun:
-            after = await self._ask(
+            after = await self._request(
                 end_transaction(
                     self._cluster,
                     self.identity,
@@ -250,9 +250,9 @@ class TransactionSession:
             ErrorCode.INVALID_TXN_STATE, f"{act}: the transaction of {self.transactional_id} is {self.state.value}"
         )
 
-    async def _ask(self, asked: Awaitable[T]) -> T:
+    async def _request(self, requests: Awaitable[T]) -> T:
         try:
-            return await asked
+            return await requests
         except TransactionError as error:
             self.batch_failed(error)
             raise

@@ -119,12 +119,12 @@ class Connection(asyncio.BufferedProtocol):
             raise Disconnected(f"{IN_FLIGHT_MAX} requests are under way on this connection already")
         self._next_correlation = (self._next_correlation + 1) & 0x7FFFFFFF
         correlation_id = self._next_correlation
-        self.send_unanswered(message, version)
+        self.send_without_response(message, version)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append((correlation_id, message.facts.api_key, version, future))
         return future
 
-    def send_unanswered(self, message: Any, version: int) -> None:
+    def send_without_response(self, message: Any, version: int) -> None:
         """Write a request that gets no response: Produce with acks=0."""
         if self._transport is None:
             raise self._lost or Disconnected("the connection is closed")
@@ -175,19 +175,19 @@ class Connection(asyncio.BufferedProtocol):
         self._writable.set()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._receiver.room()
+        return self._receiver.free_space()
 
     def buffer_updated(self, nbytes: int) -> None:
         try:
             for frame in self._receiver.received(nbytes):
-                self._answer(frame)
+                self._receive(frame)
         except (UnexpectedResponse, DecodeError) as error:
             transport = self._transport
             self._fail(error)
             if transport is not None:
                 transport.close()
 
-    def _answer(self, frame: memoryview) -> None:
+    def _receive(self, frame: memoryview) -> None:
         if not self._waiting:
             raise UnexpectedResponse("an answer came that nobody asked for")
         correlation_id, key, version, future = self._waiting.popleft()

@@ -27,7 +27,7 @@ class FrameReceiver:
         self._frame: memoryview | None = None  # frame being filled; None: the buffer is
         self._filled = 0
 
-    def room(self) -> memoryview:
+    def free_space(self) -> memoryview:
         """Return the free part of the current buffer; it is never empty."""
         return self._buffer[self._used :] if self._frame is None else self._frame[self._filled :]
 

@@ -133,11 +133,11 @@ def _of_python(text: str) -> Explained | None:
     if not found:
         return None
     lines = _until_end(rest).splitlines()
-    told = next((line for line in reversed(lines) if line and not line.startswith((" ", "\t"))), "")
+    message = next((line for line in reversed(lines) if line and not line.startswith((" ", "\t"))), "")
     frames = [frame for line in lines if (frame := _FRAME.match(line)) is not None]
     own = [frame for frame in frames if not _NOT_THE_USERS.search(frame[1])] or frames
     where = f"{own[-1][1]}:{own[-1][2]}, in {own[-1][3]}: " if own else ""
-    return Explained(_short(where + told), Mending.UNCLEAR)
+    return Explained(_short(where + message), Mending.UNCLEAR)
 
 
 def _of_spark(causes: Sequence[Cause], everything: str) -> Explained:
@@ -150,8 +150,8 @@ def _of_spark(causes: Sequence[Cause], everything: str) -> Explained:
     )
     if "OutOfMemoryError" in everything:
         hint = _MORE_MEMORY
-    told = [text for cause in causes if (text := _plain(cause.text))]  # the innermost message is the most specific
-    text = told[-1] if told else "it ended with an error that says nothing"
+    message = [text for cause in causes if (text := _plain(cause.text))]  # the innermost message is the most specific
+    text = message[-1] if message else "it ended with an error that says nothing"
     return Explained(f"{text}\n{hint}" if hint else text, Mending.FINAL if is_final else Mending.UNCLEAR)
 
 

@@ -79,11 +79,11 @@ class Done:
 
 
 @dataclass(frozen=True)
-class StopAsked:
+class StopRequest:
     pass
 
 
-Event = Starting | Started | Progressed | Failed | Ended | Done | StopAsked
+Event = Starting | Started | Progressed | Failed | Ended | Done | StopRequest
 
 
 # --- actions
@@ -166,11 +166,11 @@ def after(query: Watched, event: Event, now_ms: int) -> Watched:
         case ((State.STARTING | State.RUNNING), (Ended() | Done())):
             if query.is_bounded or isinstance(event, Done):
                 return replace(query, state=State.DONE, failures=0, doubts=0, error="")
-            unasked = Failed("it ended although nobody stopped it", Mending.UNCLEAR)
-            return _after_failure(query, unasked, now_ms)
-        case State.WAITING, StopAsked():
+            unexpected_end = Failed("it ended although nobody stopped it", Mending.UNCLEAR)
+            return _after_failure(query, unexpected_end, now_ms)
+        case State.WAITING, StopRequest():
             return replace(query, state=State.STOPPED)
-        case ((State.STARTING | State.RUNNING), StopAsked()):
+        case ((State.STARTING | State.RUNNING), StopRequest()):
             return replace(query, state=State.STOPPING)
         case State.STOPPING, (Failed() | Ended() | Done()):
             return replace(query, state=State.STOPPED)

@@ -130,7 +130,7 @@ class RegistryClient:
                 try:
                     return self._get_once(url + path, max(retry.left_s, 0.001), deadline, what)
                 except _Transient as error:
-                    failure = RegistryError(f"the schema registry did not respond for {what}: {url}: {error}")
+                    failure = RegistryError(f"the schema registry gave no response for {what}: {url}: {error}")
             time.sleep(retry.next_pause_s(failure))
 
     def _get_once(self, url: str, timeout_s: float, deadline: float, what: str) -> dict[str, Any]:

@@ -76,17 +76,17 @@ class CommitExecutor:
 
     async def carry_out(self, conversation: Conversation[T]) -> T:
         try:
-            ask = next(conversation)
+            command = next(conversation)
             while True:
-                ask = conversation.send(await self.do(ask))
+                command = conversation.send(await self.do(command))
         except StopIteration as done:
             result: T = done.value
             return result
         finally:
             conversation.close()
 
-    async def do(self, ask: Any) -> Any:
-        match ask:
+    async def do(self, command: Any) -> Any:
+        match command:
             case commands.TakeOver():
                 return await self._take_over()
             case commands.ReadProgress():
@@ -110,7 +110,7 @@ class CommitExecutor:
             case commands.Warn(text):
                 _LOG.warning("%s: %s", self._sink, text)
             case _:
-                raise AssertionError(ask)
+                raise AssertionError(command)
         return None
 
     # --- the driver's own transaction, and the decision in it
@@ -195,10 +195,10 @@ class CommitExecutor:
         response: ProduceResponse = await connection.request(
             request, version=version, timeout_s=self._cluster.timeout_s
         )
-        said = response.responses[0].partition_responses[0]
-        code = ErrorCode(said.error_code)
+        partition_response = response.responses[0].partition_responses[0]
+        code = ErrorCode(partition_response.error_code)
         if code not in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-            raise KafkaError(code, said.error_message or str(partition))
+            raise KafkaError(code, partition_response.error_message or str(partition))
 
     async def _try(self, attempt: Callable[[], Awaitable[T]]) -> T:
         return await retry_until_timeout(

@@ -31,7 +31,7 @@ from headrace.client.wire.coordinator_lookup import (
     find_coordinators,
 )
 from headrace.client.wire.frames import UnexpectedResponse
-from headrace.pipelines.sink.commands import ONGOING, UNTOLD, Ended, Known, TaskTransaction
+from headrace.pipelines.sink.commands import ONGOING, UNDESCRIBED, Ended, Known, TaskTransaction
 from headrace.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 
@@ -106,7 +106,7 @@ class TaskTransactions:
         try:
             await retry_until_timeout(self._cluster, attempt, self._coordinators.clear)
         except UnexpectedResponse:
-            return dict.fromkeys(names, Known(UNTOLD, -1, -1, -1, None))
+            return dict.fromkeys(names, Known(UNDESCRIBED, -1, -1, -1, None))
         return found
 
     async def _describe_at(self, node: int, names: list[str]) -> dict[str, Known | None]:

@@ -169,11 +169,11 @@ class Brokers:
         return found | await self.latest(none)
 
     async def _log_sizes(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        asked: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+        requested: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
         for partition in partitions:
-            asked[await self._cluster.leader_id(partition)][partition.topic].append(partition.partition)
+            requested[await self._cluster.leader_id(partition)][partition.topic].append(partition.partition)
         sizes: dict[TopicPartition, int] = {}
-        for leader, topics in asked.items():
+        for leader, topics in requested.items():
             request = DescribeLogDirsRequest(
                 topics=[
                     DescribeLogDirsRequest.DescribableLogDirTopic(topic=topic, partitions=some)

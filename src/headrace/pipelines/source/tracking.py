@@ -53,7 +53,7 @@ class Tracker:
             losses = gaps(offsets, await self._brokers.earliest(layout.partitions))
             latest = await self._brokers.latest(layout.partitions)
             losses += [beyond(starting.option, one, offsets[one], latest[one]) for one in retreats(offsets, latest)]
-            self._tell(losses)
+            self._report_losses(losses)
             offsets = {
                 one: min(max(offset, offset + _count(losses, one)), latest[one]) for one, offset in offsets.items()
             }
@@ -96,7 +96,7 @@ class Tracker:
         new = {one: start[one] for one, offset in latest.items() if offset > start[one]}
         losses += gaps(new, await self._brokers.earliest(new))
         losses += progress.losses
-        self._tell(losses)
+        self._report_losses(losses)
         lost = dict(before.lost)
         for loss in losses:
             if loss.partition is not None and loss.offsets:
@@ -151,8 +151,8 @@ class Tracker:
             latest = limit_offsets(start, latest, options.max_offsets)
         return latest
 
-    def _tell(self, losses: list[Loss]) -> None:
-        tell(losses, self._options.fail_on_data_loss)
+    def _report_losses(self, losses: list[Loss]) -> None:
+        report_losses(losses, self._options.fail_on_data_loss)
 
 
 async def pause_if_early(retry: Retry) -> bool:
@@ -164,7 +164,7 @@ async def pause_if_early(retry: Retry) -> bool:
     return True
 
 
-def tell(losses: list[Loss], fail: bool) -> None:
+def report_losses(losses: list[Loss], fail: bool) -> None:
     """Report losses, never silently: raise DataLoss, or log a warning for each."""
     if losses and fail:
         what = "; ".join(loss.what for loss in losses)
