@@ -78,7 +78,7 @@ def test_failed_requests_are_retried_and_other_addresses_tried(stub):
 def test_a_slow_registry_times_out(stub):
     stub.put(1, "int")
     stub.slow_s = 1.0
-    with pytest.raises(RegistryError, match="gave no answer"):
+    with pytest.raises(RegistryError, match="gave no response"):
         client(stub.url, timeout_s=0.1).by_id(1)
 
 

@@ -54,7 +54,7 @@ _BY_TEXT = (
 )
 # Problems of a valid definition whose inputs are not available yet.
 _PASSING_PROBLEM = re.compile(
-    r"\bthere is no topic |\bkafka\.bootstrap\.servers: cannot connect|\bschema registry gave no answer"
+    r"\bthere is no topic |\bkafka\.bootstrap\.servers: cannot connect|\bschema registry gave no response"
 )
 _PASSING_CODES = frozenset(code.name for code in RETRIABLE)
 _CODE = re.compile(r"([A-Z][A-Z0-9_]+)(?::|\Z)")
