@@ -5,11 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.pipelines.runner import supervision as s
-from headrace.pipelines.runner.supervision import Mending, State, Watched, act_of, after
+from headrace.pipelines.runner.supervision import Permanence, State, Watched, act_of, after
 
-DOWN = s.Failed("cannot connect", Mending.PASSING)
-ODD = s.Failed("something odd", Mending.UNCLEAR)
-WRONG = s.Failed("there is no column x", Mending.FINAL)
+DOWN = s.Failed("cannot connect", Permanence.TRANSIENT)
+ODD = s.Failed("something odd", Permanence.UNCLEAR)
+WRONG = s.Failed("there is no column x", Permanence.FINAL)
 
 
 def run(query, *events, now_ms=0):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from headrace.base.errors import RETRIABLE, ErrorCode, KafkaError
 from headrace.client.producer.accumulator import Accumulator
@@ -60,31 +60,33 @@ def error_code(number: int) -> ErrorCode:
         return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-class Outcomes:
-    """Applies the outcomes of batches; `release` is called with the bytes of buffer.memory that a batch held."""
+class ProducerContext(NamedTuple):
+    """The state of one producer that sending a batch and handling its outcome share."""
 
-    def __init__(
-        self,
-        settings: ProducerSettings,
-        cluster: Cluster,
-        accumulator: Accumulator,
-        sequences: Sequences | None,
-        transaction: Transaction | None,
-        metrics: ProducerMetrics,
-        *,
-        random: Random,
-        now: Callable[[], float],
-        release: Callable[[int], None],
-    ) -> None:
-        self._settings = settings
-        self._cluster = cluster
-        self._accumulator = accumulator
-        self._sequences = sequences
-        self._transaction = transaction
-        self._metrics = metrics
-        self._random = random
-        self._now = now
-        self._release = release
+    settings: ProducerSettings
+    cluster: Cluster
+    accumulator: Accumulator
+    sequences: Sequences | None  # None: the producer is not idempotent
+    transaction: Transaction | None  # None: the producer is not transactional
+    metrics: ProducerMetrics
+    random: Random
+    now: Callable[[], float]
+    release: Callable[[int], None]  # called with the bytes of buffer.memory that a batch held
+
+
+class Outcomes:
+    """Applies the outcomes of batches."""
+
+    def __init__(self, context: ProducerContext) -> None:
+        self._settings = context.settings
+        self._cluster = context.cluster
+        self._accumulator = context.accumulator
+        self._sequences = context.sequences
+        self._transaction = context.transaction
+        self._metrics = context.metrics
+        self._random = context.random
+        self._now = context.now
+        self._release = context.release
         # Largest batch in bytes, before compression, of topics that refused one of twice the size.
         self.bytes_max: dict[str, int] = {}
 
@@ -92,7 +94,7 @@ class Outcomes:
         self, batch: ProducerBatch, partition_response: ProduceResponse.PartitionProduceResponse | None
     ) -> None:
         if partition_response is None:
-            self.lost(batch, "the broker's answer leaves it out")
+            self.lost(batch, "the broker's response does not contain the batch")
             return
         self._returned(batch)
         code = error_code(partition_response.error_code)

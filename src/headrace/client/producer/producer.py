@@ -21,6 +21,7 @@ from headrace.client.producer.buffer_space import BufferSpace
 from headrace.client.producer.deliveries import RecordDelivery, RowsDelivery, Sent, SentRange
 from headrace.client.producer.metrics import ProducerMetrics
 from headrace.client.producer.options import PRODUCER_OPTIONS, producer_settings
+from headrace.client.producer.outcomes import ProducerContext
 from headrace.client.producer.partitioners import Partitioner, RoundRobin, Sticky
 from headrace.client.producer.record_arguments import check_record
 from headrace.client.producer.sender import OFF_LOOP_BYTES_MIN, Sender
@@ -102,19 +103,18 @@ class AsyncProducer:
         assert self._task is None, "it is started already"
         loop = asyncio.get_running_loop()
         self._metrics = metrics = ProducerMetrics(loop.time)
-        self._sender = sender = Sender(
-            self._settings,
-            self._cluster,
-            self._accumulator,
-            self._sequences,
-            self._transaction,
-            metrics,
+        context = ProducerContext(
+            settings=self._settings,
+            cluster=self._cluster,
+            accumulator=self._accumulator,
+            sequences=self._sequences,
+            transaction=self._transaction,
+            metrics=metrics,
             random=self._random,
             now=loop.time,
             release=self._space.give,
-            in_hurry=lambda: self._space.waiters > 0,
-            topics=self._counts.topics,
         )
+        self._sender = sender = Sender(context, in_hurry=lambda: self._space.waiters > 0, topics=self._counts.topics)
         if self._transaction is not None:
             self._transaction.outbox = sender
         metrics.all.gauge("buffer-total-bytes", lambda: self._space.total)

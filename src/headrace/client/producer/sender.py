@@ -9,20 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from random import Random
 from typing import Any
 
 from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.client.background_tasks import NEVER, BackgroundTasks
-from headrace.client.producer.accumulator import Accumulator
 from headrace.client.producer.batches import NO_PRODUCER, ProducerBatch, ProducerIdentity
-from headrace.client.producer.metrics import ProducerMetrics
-from headrace.client.producer.options import ProducerSettings
-from headrace.client.producer.outcomes import Outcomes, Transaction, error_code
+from headrace.client.producer.outcomes import Outcomes, ProducerContext, error_code
 from headrace.client.producer.requests import BEFORE_IMPLICIT_ADD_VERSION, Prepared, pair_responses, prepare
-from headrace.client.producer.sequences import Sequences
-from headrace.client.wire.cluster import Cluster
 from headrace.client.wire.connection import Connection
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from headrace.protocol.messages.produce import ProduceRequest, ProduceResponse
@@ -68,41 +62,27 @@ class Sender:
     `topics` are all topics that records were sent to.
     """
 
-    def __init__(
-        self,
-        settings: ProducerSettings,
-        cluster: Cluster,
-        accumulator: Accumulator,
-        sequences: Sequences | None,
-        transaction: Transaction | None,
-        metrics: ProducerMetrics,
-        *,
-        random: Random,
-        now: Callable[[], float],
-        release: Callable[[int], None],
-        in_hurry: Callable[[], bool],
-        topics: set[str],
-    ) -> None:
-        self._settings = settings
-        self._cluster = cluster
-        self._accumulator = accumulator
-        self._sequences = sequences
-        self._transaction = transaction
-        self._metrics = metrics
-        self._random = random
-        self._now = now
+    def __init__(self, context: ProducerContext, *, in_hurry: Callable[[], bool], topics: set[str]) -> None:
+        self._settings = context.settings
+        self._cluster = context.cluster
+        self._accumulator = context.accumulator
+        self._sequences = context.sequences
+        self._transaction = context.transaction
+        self._metrics = context.metrics
+        self._random = context.random
+        self._now = context.now
         self._in_hurry = in_hurry
         self._topics = topics
         self._flushes = 0
-        self.outcomes = Outcomes(
-            settings, cluster, accumulator, sequences, transaction, metrics, random=random, now=now, release=release
-        )
+        self.outcomes = Outcomes(context)
         self._links: dict[int, _Link] = {}
         self._awake = asyncio.Event()
-        self._background = BackgroundTasks(settings.retry_backoff, random=random, now=now, wake=self.wake)
+        self._background = BackgroundTasks(
+            context.settings.retry_backoff, random=context.random, now=context.now, wake=self.wake
+        )
         self._building: set[TopicPartition] = set()
         self._compressions = 0
-        self._refreshed_at = now()
+        self._refreshed_at = self._now()
         self._changed = asyncio.Event()
         self._fault: Exception | None = None
 

@@ -294,7 +294,7 @@ class Driver:
     def _failed(self, title: str, causes: Sequence[Cause]) -> None:
         query = self._queries[title]
         found = explain(causes, query.pipeline.checkpoint_of(query.sink))
-        self._handle(title, Failed(found.text, found.mending))
+        self._handle(title, Failed(found.text, found.permanence))
 
     def _handle(self, title: str, event: Event) -> None:
         query = self._queries[title]

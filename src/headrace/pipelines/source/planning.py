@@ -51,7 +51,7 @@ class Progress(NamedTuple):
     losses: list[Loss]
 
 
-def go_on(before: StreamOffset, layout: Layout) -> Progress:
+def continue_from(before: StreamOffset, layout: Layout) -> Progress:
     """Return where the next batch starts.
 
     Missing partitions are left out, recreated topics start again, and added partitions start at offset 0.

@@ -19,9 +19,9 @@ from headrace.pipelines.source.planning import (
     Offsets,
     Progress,
     Range,
+    continue_from,
     count_between,
     gaps,
-    go_on,
     limit_bytes,
     limit_offsets,
     ranges_between,
@@ -81,7 +81,7 @@ class Tracker:
         Partitions of topics that are new in this batch start at the current start of their log.
         """
         then = Layout(frozenset(end.offsets), end.ids)
-        progress = go_on(before, then)
+        progress = continue_from(before, then)
         start = progress.start | await self._brokers.earliest(progress.unknown)
         passed = {one: end.lost.get(one, 0) - before.lost.get(one, 0) for one in start}
         return ranges_between({one: offset + passed[one] for one, offset in start.items()}, end.offsets)
@@ -116,7 +116,7 @@ class Tracker:
         retry = Retry(STALE_POLICY, STALE_S_MAX, now=self._now)
         while True:
             layout = await self._brokers.named_layout(but=before.topics)
-            progress = go_on(before, layout)
+            progress = continue_from(before, layout)
             if not progress.losses or not await pause_if_early(retry):
                 return layout, progress
 
