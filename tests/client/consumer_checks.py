@@ -404,7 +404,7 @@ async def reports_deleted_offsets_and_recreated_topics(bootstrap: str) -> None:
     await recreate_topic(bootstrap, topic)
     write(bootstrap, topic, [b"other"] * 10)
     async with cluster(bootstrap) as there:
-        with pytest.raises(TopicChanged, match=f"topic {topic} was made anew: its id was"):
+        with pytest.raises(TopicChanged, match=f"topic {topic} was recreated: its id was"):
             await anext(read_range(there, here, 0, 8, topic_id=before))
         listed = await list_offsets(there, {here: EARLIEST})
         assert listed[here].offset == 0 and (await list_offsets(there, {here: LATEST}))[here].offset == 10

@@ -125,11 +125,11 @@ def mismatched_response(**changes):
     [
         (
             mismatched_response(topic_id=Uuid(b"f" * 16)),
-            f"broker 1 answered a fetch with topic id {b'f'.hex() * 16}, which was not",
+            f"broker 1 returned topic id {b'f'.hex() * 16}, which the fetch did not request",
         ),
-        (mismatched_response(index=1), "broker 1 answered a fetch with t-1, which was not asked for"),
-        (mismatched_response(twice=True), "broker 1 answered a fetch with t-0, which was not asked for"),
-        (FetchResponse(), "broker 1 said nothing about t-0"),
+        (mismatched_response(index=1), "broker 1 returned t-1, which the fetch did not request"),
+        (mismatched_response(twice=True), "broker 1 returned t-0, which the fetch did not request"),
+        (FetchResponse(), "the response of broker 1 does not contain t-0"),
     ],
 )
 def test_fetch_responses_that_do_not_match_the_request_raise_unexpected_answer(response, message):
@@ -204,7 +204,7 @@ def test_a_topic_recreated_during_a_read_raises_topic_changed():
 
     async def work(cluster):
         found = []
-        with pytest.raises(TopicChanged, match="topic t was made anew"):
+        with pytest.raises(TopicChanged, match="topic t was recreated"):
             async for rows in read_range(cluster, HERE, 0, 100, columns=("offset",)):
                 found += rows["offset"].to_pylist()
         assert found == list(range(50))

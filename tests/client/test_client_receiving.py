@@ -47,7 +47,7 @@ def test_a_large_frame_is_received_without_copying() -> None:
 
 @pytest.mark.parametrize("size", [-1, 0, 3, RESPONSE_BYTES_MAX + 1])
 def test_invalid_frame_sizes_raise_unexpected_answer(size: int) -> None:
-    with pytest.raises(UnexpectedResponse, match=f"an answer of {size} bytes; allowed are 4 to"):
+    with pytest.raises(UnexpectedResponse, match=f"a response of {size} bytes; allowed are 4 to"):
         feed(FrameReceiver(), size.to_bytes(4, "big", signed=True), [])
 
 

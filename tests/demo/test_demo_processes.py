@@ -79,7 +79,7 @@ def test_a_process_that_exits_cleanly_is_not_restarted(supervisor) -> None:
     supervisor.now += 10 * AGAIN_S
     supervisor.look()
     assert not supervisor[GENERATOR].is_running and not supervisor[PIPELINES].is_running
-    assert [one for one in supervisor.news if "somebody else" in one] == supervisor.news
+    assert [one for one in supervisor.news if "stopped from outside" in one] == supervisor.news
     assert len(supervisor.news) == 1
 
 
@@ -143,7 +143,7 @@ def test_processes_left_by_a_killed_run_are_awaited(make, tmp_path) -> None:
     assert {name: one.pid for name, one in register.left().items()} == {NODE: child.pid}
     messages = []
     register.clear(messages.append, lambda _: child.close())
-    assert register.left() == {} and messages == ["processes of a run that was killed are ending"]
+    assert register.left() == {} and messages == ["stopping the processes of a killed run"]
 
 
 def test_leftover_processes_that_do_not_exit_are_killed(make, tmp_path) -> None:

@@ -66,14 +66,16 @@ def test_a_bounded_run_ends_and_verifies_its_results(run_to_end, folders) -> Non
     assert printed.count("right, each once") == 6 and "events in = events out" in printed
     assert "stopped cleanly" in folders.log(NODE).read_text()
     code, printed = run_to_end(events=2_000)
-    assert code == 0 and "all of 3 000 events were worked on before" in printed and "events in = events out" in printed
+    assert (
+        code == 0 and "all of 3 000 events had been processed before" in printed and "events in = events out" in printed
+    )
 
 
 @pytest.mark.parametrize(("fault", "expected"), [("lost", "1 lost"), ("doubled", "1 twice")])
 def test_lost_and_duplicate_results_fail_the_run(run_to_end, fault, expected) -> None:
     code, printed = run_to_end(events=500, fault=fault)
     assert code == 1
-    assert printed.count(expected) == 2 and "NOT what the events say" in printed
+    assert printed.count(expected) == 2 and "do NOT match the events" in printed
 
 
 def test_an_interrupted_run_stops_cleanly_and_can_be_resumed(run_to_end, folders) -> None:
@@ -83,8 +85,8 @@ def test_an_interrupted_run_stops_cleanly_and_can_be_resumed(run_to_end, folders
             run._signalled(signal.SIGINT, None)
 
     code, printed = run_to_end(rate=2_000.0, on_turn=stop)
-    assert code == 0 and "goes on from here" in printed
-    for name, last in ((NODE, "stopped cleanly"), (GENERATOR, "events are there")):
+    assert code == 0 and "resumes from here" in printed
+    for name, last in ((NODE, "stopped cleanly"), (GENERATOR, "events are written")):
         assert last in folders.log(name).read_text()
     assert not (folders.shop / "processes.json").read_text().strip("{}")
     code, printed = run_to_end(events=1)

@@ -83,7 +83,7 @@ def test_the_first_view_shows_activity_news_and_hints() -> None:
 
 def test_an_unbounded_run_has_no_progress_bars() -> None:
     endless = "\n".join(rendered(State(1.0, "events happen", flows=FULL.flows, works=FULL.works)))
-    assert "worked on" not in endless and "come when the first minute is complete" in endless
+    assert "processed" not in endless and "come when the first minute is complete" in endless
 
 
 def test_text_that_looks_like_markup_is_shown_verbatim() -> None:
@@ -92,12 +92,12 @@ def test_text_that_looks_like_markup_is_shown_verbatim() -> None:
 
 def test_the_line_view_summarizes_the_state() -> None:
     assert line(FULL) == (
-        "1:02:05 events happen: 100 000 of 200 000 events (1 000/s), 99 000 worked on; pipelines: Spark is starting; "
+        "1:02:05 events happen: 100 000 of 200 000 events (1 000/s), 99 000 processed; pipelines: Spark is starting; "
         "170 page views, 11 000 sessions, 10 000 enriched orders; clicks at 09:01: home 1 650, search 800"
     )
     first = State(20.0, "events happen", works=[Work("page_views", FIRST_BATCH, 0.0, 7, 0, 0, 0), FULL.works[2]])
-    assert "0 worked on; page views: in the first batch, which takes longest; 0 page views, 10 000" in line(first)
-    assert line(STARTING) == "0:00:03 the node starts: 0 events (0/s), 0 worked on; no results"
+    assert "0 processed; page views: in the first batch, which takes longest; 0 page views, 10 000" in line(first)
+    assert line(STARTING) == "0:00:03 the node starts: 0 events (0/s), 0 processed; no results"
 
 
 def test_lines_are_printed_every_five_seconds_and_news_immediately() -> None:

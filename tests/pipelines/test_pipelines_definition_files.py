@@ -224,7 +224,7 @@ def test_all_problems_are_reported_at_once_with_their_lines(written):
             "{name: x, sources: {a: 5}, sinks: {b: {from: a, console: true}}}",
             ["source a is a mapping of keys to values"],
         ),
-        ("{name: x, spark: {conf: {spark.master: y}}}", ["spark.master is the key master, beside conf"]),
+        ("{name: x, spark: {conf: {spark.master: y}}}", ["spark.master is set by the key master, next to conf"]),
         ("{name: x, settings: {kafka.acks: [1]}}", ["kafka.acks: a text is expected, not a list"]),
         ("{name: x, checkpoint: }", ["checkpoint: has no value"]),
         ("{name: x, trigger: continuous}", ["real-time and continuous modes need a source in the JVM"]),
@@ -357,7 +357,7 @@ def test_loading_a_folder_finds_pipelines_down_to_its_subfolders(written, tmp_pa
 
 
 def test_paths_without_a_pipeline_are_reported(tmp_path, written):
-    assert "is not there" in load_problems(tmp_path / "none.yaml")[0]
+    assert "does not exist" in load_problems(tmp_path / "none.yaml")[0]
     assert "has no pipelines" in load_problems(tmp_path)[0]
     assert "*.yaml, *.py or a folder is expected" in load_problems(written("", "a.txt"))[0]
     assert (

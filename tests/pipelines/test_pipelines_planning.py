@@ -65,7 +65,7 @@ def test_partitions_of_a_new_topic_have_no_start_offset_yet():
 def test_a_recreated_topic_is_a_loss_and_restarts_at_offset_0():
     progress = continue_from(StreamOffset({A0: 7, B0: 9}, {"a": "1", "b": "5"}), layout(A0, A1, B0, a="2", b="5"))
     assert progress.start == {A0: 0, A1: 0, B0: 9}
-    assert [loss.what for loss in progress.losses] == ["topic a was deleted and made anew: its id was 1 and is 2"]
+    assert [loss.what for loss in progress.losses] == ["topic a was deleted and recreated: its id was 1 and is 2"]
 
 
 def test_a_topic_without_a_known_id_is_assumed_unchanged():
@@ -84,12 +84,12 @@ def test_a_deleted_topic_is_a_loss():
 def test_a_missing_partition_is_a_loss():
     progress = continue_from(StreamOffset({A0: 7, A1: 3}), layout(A0))
     assert progress.start == {A0: 7}
-    assert "a-1: gone, while topic a is there" in progress.losses[0].what
+    assert "a-1: gone, although topic a exists" in progress.losses[0].what
 
 
 def test_a_gap_names_the_partition_and_both_offsets():
     (loss,) = gaps({A0: 5, A1: 5, A2: 5}, {A0: 5, A1: 9})
-    assert loss.what == "a-1: offset 5 was to be read, but the earliest there is now is 9"
+    assert loss.what == "a-1: offset 5 was to be read, but the log now starts at 9"
     assert (loss.partition, loss.offsets) == (A1, 4)
 
 

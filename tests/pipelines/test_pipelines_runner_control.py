@@ -113,7 +113,7 @@ def test_an_unreachable_driver_is_reported(control):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         run = Run(pipeline="shop", driver=this_process(), port=free.getsockname()[1])
-        with pytest.raises(NoResponse, match="does not answer"):
+        with pytest.raises(NoResponse, match="does not respond"):
             ask_status(run)
 
 

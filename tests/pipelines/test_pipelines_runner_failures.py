@@ -61,7 +61,7 @@ def formatted_by_worker(error):
         (SourceError("TOPIC_AUTHORIZATION_FAILED: topic orders"), Permanence.UNCLEAR),
         (KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "orders-0"), Permanence.TRANSIENT),
         (KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED), Permanence.UNCLEAR),
-        (DataLoss("t-0: offset 50 was to be read, but the earliest there is now is 52"), Permanence.FINAL),
+        (DataLoss("t-0: offset 50 was to be read, but the log now starts at 52"), Permanence.FINAL),
         (
             SourceError("t-0, offset 0: value: JSON is malformed; onBadRecord says what else can become of it"),
             Permanence.FINAL,
@@ -119,7 +119,7 @@ def test_an_unknown_option_is_a_final_failure():
             "java.lang.AssertionError: assertion failed: There are [1] sources in the checkpoint offsets and now "
             "there are [2] sources requested by the query. Cannot continue.",
             "There are [1] sources in the checkpoint offsets and now there are [2] sources requested by the query. Cannot continue.\n"
-            "the checkpoint is another query's: sources and grouping cannot change under it; with a new checkpoint it starts anew",
+            "the checkpoint is another query's: sources and grouping cannot change under it; use a new checkpoint to start over",
             Permanence.FINAL,
         ),
         (
@@ -137,7 +137,7 @@ def test_an_unknown_option_is_a_final_failure():
         (
             "UnknownException",
             "java.lang.OutOfMemoryError: Java heap space",
-            "OutOfMemoryError: Java heap space\nspark.driver.memory, or of a cluster spark.executor.memory, says how much there is",
+            "OutOfMemoryError: Java heap space\nspark.driver.memory, or spark.executor.memory in a cluster, sets the limit",
             Permanence.UNCLEAR,
         ),
         (

@@ -89,7 +89,7 @@ def test_a_bounded_query_fails_after_repeated_passing_failures():
 def test_a_query_that_ends_is_done_only_if_it_is_bounded():
     assert after(started(Watched(is_bounded=True)), s.Ended(), 0).state is State.DONE
     ended = after(started(Watched(is_bounded=False)), s.Ended(), 0)
-    assert ended.state is State.WAITING and "nobody stopped it" in ended.error
+    assert ended.state is State.WAITING and "without having been stopped" in ended.error
     assert run(Watched(is_bounded=False), s.Starting(), s.Done()).state is State.DONE
 
 

@@ -97,7 +97,7 @@ def test_a_slow_registry_times_out(stub):
 )
 def test_a_malformed_response_raises_registry_error(stub, answer):
     stub.responses["/schemas/ids/1"] = answer
-    with pytest.raises(RegistryError, match="answer for schema 1"):
+    with pytest.raises(RegistryError, match="response for schema 1"):
         client(stub.url).by_id(1)
 
 

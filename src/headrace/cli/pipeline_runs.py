@@ -42,7 +42,7 @@ def statuses_of(runs: Runs, names: Sequence[str]) -> list[QueryStatus]:
     for run in chosen(runs, names):
         if not run.is_alive:
             spark_message = (
-                f"its driver (process {run.driver.pid}) was killed; run it again: it goes on from its checkpoint"
+                f"its driver (process {run.driver.pid}) was killed; run it again: it resumes from its checkpoint"
             )
             found.append(QueryStatus(name="", pipeline=run.pipeline, state=GONE, error=spark_message))
             continue

@@ -82,7 +82,7 @@ class Director:
                     self.failure = error
                     return
                 except (HeadraceError, TimeoutError) as error:
-                    self.trouble = str(error) or "the node does not answer"
+                    self.trouble = str(error) or "the node does not respond"
                 except Exception as error:  # a bug, which would otherwise go unnoticed in this thread
                     self.failure = HeadraceError("".join(traceback.format_exception(error)))
                     return

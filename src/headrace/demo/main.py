@@ -98,10 +98,10 @@ class Run:
         except Stopped:
             self._end()
             self._screen.close()
-            self._screen.write("stopped; `make run` goes on from here, `make clean` forgets everything")
+            self._screen.write("stopped; `make run` resumes from here, `make clean` deletes everything")
             return 0
         except HeadraceError as error:
-            self._doing = "it failed"
+            self._doing = "failed"
             self._end()
             self._screen.close()
             self._screen.write(f"headrace: {error}")
@@ -130,17 +130,17 @@ class Run:
         if seen.stage is not Stage.DONE:
             self._start_the_rest()
         elif seen.goal is not None:
-            self._supervisor.news.append(f"all of {number(seen.goal)} events were worked on before")
+            self._supervisor.news.append(f"all of {number(seen.goal)} events had been processed before")
         while (seen := self._director.seen) is None or seen.stage is not Stage.DONE:
             self._doing = doing(seen)
             self._turn()
             self._check_that_it_moves()
-        self._doing = "Spark ends"
+        self._doing = "stopping Spark"
         self._supervisor.end(GENERATOR, self._show)
         self._supervisor.end(PIPELINES, self._turn)
         self._director.summarize()
         while self._director.summary is None:
-            self._doing = self._director.doing or "the results are checked"
+            self._doing = self._director.doing or "checking the results"
             self._turn()
         summary = self._director.summary
         self._end()
@@ -181,9 +181,7 @@ class Run:
         if where != self._moved[0]:
             self._moved = (where, now)
         elif now - self._moved[1] > STILL_S_MAX:
-            raise HeadraceError(
-                f"nothing has moved for {STILL_S_MAX:.0f} s; {self._options.folders.log(PIPELINES)} may say why"
-            )
+            raise HeadraceError(f"no progress for {STILL_S_MAX:.0f} s; see {self._options.folders.log(PIPELINES)}")
 
     def _end(self) -> None:
         """End the director, the generator, the pipelines and the node, in this order."""
@@ -191,7 +189,7 @@ class Run:
             self._is_ending = True
             self._director.stop(DIRECTOR_ENDS_S)
             self._signals = 0
-            self._doing = "it ends"
+            self._doing = "stopping"
             self._supervisor.end_all(self._show_while_ending)
 
     def _show_while_ending(self) -> None:

@@ -140,7 +140,7 @@ class Register:
     def clear(self, report: Callable[[str], None], sleep: Callable[[float], None] = time.sleep) -> None:
         """Wait until all processes have ended; kill those that do not end within LEFT_OVER_S_MAX."""
         if self.left():
-            report("processes of a run that was killed are ending")
+            report("stopping the processes of a killed run")
         for _ in range(round(LEFT_OVER_S_MAX / PAUSE_S)):
             if not self.left():
                 return

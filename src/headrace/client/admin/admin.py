@@ -33,7 +33,7 @@ from headrace.security.acls import Acl, AclFilter
 ADMIN_OPTIONS = OptionTable(
     *CONNECTION_OPTIONS,
     Option("client.id", Kind.STRING, "headrace-admin", "the name that brokers log"),
-    Option("default.api.timeout.ms", Kind.INT, 60_000, "how long a call may take", at_least=0),
+    Option("default.api.timeout.ms", Kind.INT, 60_000, "time limit of a call", at_least=0),
     Option("retry.backoff.ms", Kind.LONG, 100, "pause before the first retry; it doubles with each one", at_least=0),
     Option("retry.backoff.max.ms", Kind.LONG, 1000, "longest pause between retries", at_least=0),
     *unused(

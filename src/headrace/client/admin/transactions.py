@@ -188,7 +188,9 @@ async def commit_prepared(
     request = InitProducerIdRequest(transactional_id=transactional_id, enable2_pc=True, keep_prepared_txn=True)
     kept: InitProducerIdResponse = await _request_coordinator(cluster, transactional_id, request)
     if (kept.ongoing_txn_producer_id, kept.ongoing_txn_producer_epoch) != found:
-        raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"transaction {found} has just been ended by somebody else")
+        raise KafkaError(
+            ErrorCode.INVALID_TXN_STATE, f"transaction {found} was ended by another client at the same time"
+        )
     end = EndTxnRequest(
         transactional_id=transactional_id,
         producer_id=kept.producer_id,

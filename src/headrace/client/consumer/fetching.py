@@ -133,7 +133,7 @@ def _partitions(
             offset = waiting.pop(partition, None)
             if name is None or offset is None:
                 what = f"topic id {bytes(topic.topic_id).hex()}" if name is None else str(partition)
-                raise UnexpectedResponse(f"broker {node_id} answered a fetch with {what}, which was not asked for")
+                raise UnexpectedResponse(f"broker {node_id} returned {what}, which the fetch did not request")
             diverges = found.diverging_epoch.epoch >= 0 or found.diverging_epoch.end_offset >= 0
             yield FetchedPartition(
                 partition,
@@ -151,5 +151,5 @@ def _partitions(
 def _bytes(records: object) -> memoryview:
     if records is None:
         return memoryview(b"")
-    assert isinstance(records, bytes | memoryview), "an answer that came over the network lies in memory"
+    assert isinstance(records, bytes | memoryview), "records received from a network connection are in memory"
     return memoryview(records)

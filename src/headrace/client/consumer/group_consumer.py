@@ -127,7 +127,7 @@ class GroupReading:
         try:
             await self.commit(offsets, self._settings.api_timeout_s)
         except HeadraceError as error:
-            _LOG.warning("what was read could not be committed: %s", error)
+            _LOG.warning("the positions could not be committed: %s", error)
         finally:
             self._auto = None
 
@@ -140,7 +140,7 @@ class GroupReading:
         try:
             await self.commit(self._positions.to_commit(), timeout_s)
         except HeadraceError as error:
-            _LOG.warning("what was read could not be committed: %s", error)
+            _LOG.warning("the positions could not be committed: %s", error)
 
     # --- RebalanceListener
 

@@ -123,7 +123,7 @@ class PositionLookup:
             position.jump(None, reset_to=LATEST)  # no record is that recent: start at the end
         else:
             position.jump(listed.offset)
-            _LOG.info("%s begins at offset %d", partition, listed.offset)
+            _LOG.info("%s starts at offset %d", partition, listed.offset)
 
     def _serials(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return {partition: self._positions.of(partition).serial for partition in partitions}

@@ -149,7 +149,7 @@ class Prefetcher:
         try:
             answers = await fetch_from(self._cluster, leader, targets, settings)
         except (Disconnected, NoResponse) as error:
-            _LOG.info("fetch from broker %d: %s", leader, error)
+            _LOG.info("fetch from broker %d failed, retrying: %s", leader, error)
             self._forget_leaders(serials)
         except HeadraceError as error:
             if not (isinstance(error, KafkaError) and error.code in TRANSIENT):
@@ -175,7 +175,7 @@ class Prefetcher:
         try:
             await self._cluster.refresh(topics, create=self._settings.create_topics)
         except HeadraceError as error:
-            _LOG.info("metadata of %s: %s", ", ".join(topics), error)
+            _LOG.info("metadata of %s could not be refreshed, retrying: %s", ", ".join(topics), error)
         finally:
             self._looking = None
             for partition, position in self._positions.items():
@@ -214,7 +214,12 @@ class Prefetcher:
 
     def _refused(self, fetched: FetchedPartition, position: Position) -> None:
         if fetched.error in TRANSIENT:
-            _LOG.info("fetch of %s at offset %d: %s", fetched.partition, fetched.fetch_offset, fetched.error.name)
+            _LOG.info(
+                "fetch of %s at offset %d failed, retrying: %s",
+                fetched.partition,
+                fetched.fetch_offset,
+                fetched.error.name,
+            )
             self._forget_leaders([fetched.partition])
         elif fetched.error is not ErrorCode.OFFSET_OUT_OF_RANGE:
             self._failures.append(KafkaError(fetched.error, f"{fetched.partition} at offset {fetched.fetch_offset}"))
@@ -234,7 +239,9 @@ class Prefetcher:
         elif self._settings.reset.text == "none":
             self._reset(fetched, position, f"was truncated away, the log agrees up to {fetched.diverges_at}")
         else:
-            _LOG.warning("%s was truncated: on from %d", fetched.partition, fetched.diverges_at)
+            _LOG.warning(
+                "%s was truncated on the leader; resuming at offset %d", fetched.partition, fetched.diverges_at
+            )
             position.jump(fetched.diverges_at)
 
     def _reset(self, fetched: FetchedPartition, position: Position, why: str) -> None:
@@ -243,7 +250,7 @@ class Prefetcher:
             self._failures.append(KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{what}; auto.offset.reset is none"))
             self._later(position)
             return
-        _LOG.warning("%s: on by auto.offset.reset=%s", what, self._settings.reset.text)
+        _LOG.warning("%s; resuming by auto.offset.reset=%s", what, self._settings.reset.text)
         position.jump(None, reset_to=self._settings.reset.timestamp(now_ms()))
 
     def _is_ahead(self, position: Position) -> bool:

@@ -137,7 +137,7 @@ async def _fetch_one(cluster: Cluster, target: FetchTarget, settings: FetchSetti
     leader = await cluster.leader_id(target.partition)
     for fetched in await fetch_from(cluster, leader, [target], settings):
         return fetched
-    raise UnexpectedResponse(f"broker {leader} said nothing about {target.partition}")
+    raise UnexpectedResponse(f"the response of broker {leader} does not contain {target.partition}")
 
 
 class _Range:
@@ -213,7 +213,7 @@ class TopicChanged(KafkaError):
     def __init__(self, topic: str, before: Uuid, now: Uuid) -> None:
         super().__init__(
             ErrorCode.INCONSISTENT_TOPIC_ID,
-            f"topic {topic} was made anew: its id was {uuid_text(before)} and is {uuid_text(now)}",
+            f"topic {topic} was recreated: its id was {uuid_text(before)} and is {uuid_text(now)}",
         )
         self.before = before
         self.now = now

@@ -137,7 +137,7 @@ class ClassicMember:
         try:
             assigned = joining.result()
         except Evicted as error:
-            self._want_rejoin(f"the coordinator said {error}")
+            self._want_rejoin(f"the coordinator returned {error}")
             self._is_lost = bool(self._assignment)
             return
         except BaseException as error:
@@ -194,7 +194,7 @@ class ClassicMember:
         except KafkaError as error:
             code = error.code
         except HeadraceError as error:
-            logger.debug("group %s: no heartbeat: %s", self._settings.group_id, error)
+            logger.debug("group %s: the heartbeat failed, retrying: %s", self._settings.group_id, error)
             return False
         if code in COORDINATOR_TRANSIENT:
             return False
@@ -205,7 +205,7 @@ class ClassicMember:
         elif code in EVICTED:
             self._session.reset(keep_member_id=code is ErrorCode.ILLEGAL_GENERATION)
             self._is_lost = bool(self._assignment)
-            self._want_rejoin(f"the coordinator said {code.name}")
+            self._want_rejoin(f"the coordinator returned {code.name}")
         else:
             self._give_up(KafkaError(code, f"heartbeat in group {self._settings.group_id}"))
         return True
@@ -213,7 +213,7 @@ class ClassicMember:
     async def _drop_out(self) -> None:
         limit_ms = self._settings.max_poll_interval_ms
         logger.warning(
-            "group %s: no poll within max.poll.interval.ms (%d): the member leaves; poll more often or take less with each poll",
+            "group %s: no poll within max.poll.interval.ms (%d): the member leaves the group; poll more often or lower max.poll.records",
             self._settings.group_id,
             limit_ms,
         )
@@ -234,7 +234,11 @@ class ClassicMember:
         try:
             await self._session.leave(reason, timeout_s)
         except HeadraceError as error:  # the session expires by itself
-            logger.info("group %s: leaving was not heard: %s", self._settings.group_id, error)
+            logger.info(
+                "group %s: the coordinator did not confirm that the member left; its session will expire: %s",
+                self._settings.group_id,
+                error,
+            )
 
     # --- leaving
 

@@ -167,7 +167,7 @@ class ConsumerMember:
             except KafkaError as error:
                 self._fail(error)
             except HeadraceError as error:
-                logger.info("group %s: no heartbeat: %s", self._settings.group_id, error)
+                logger.info("group %s: the heartbeat failed, retrying: %s", self._settings.group_id, error)
                 self._heartbeats.forget()
                 await retry.pause(error)
             else:
@@ -260,7 +260,7 @@ class ConsumerMember:
 
     async def _drop_out(self) -> None:
         logger.warning(
-            "group %s: no poll within max.poll.interval.ms (%d): the member leaves; poll more often or take less with each poll",
+            "group %s: no poll within max.poll.interval.ms (%d): the member leaves the group; poll more often or lower max.poll.records",
             self._settings.group_id,
             self._settings.max_poll_interval_ms,
         )
@@ -273,11 +273,19 @@ class ConsumerMember:
         try:
             response: ConsumerGroupHeartbeatResponse = await self._coordinator.request(request, timeout_s=timeout_s)
         except HeadraceError as error:  # the session expires by itself
-            logger.info("group %s: leaving was not heard: %s", self._settings.group_id, error)
+            logger.info(
+                "group %s: the coordinator did not confirm that the member left; its session will expire: %s",
+                self._settings.group_id,
+                error,
+            )
         else:
             if response.error_code not in (ErrorCode.NONE, *FENCED):
                 code = ErrorCode(response.error_code)
-                logger.info("group %s: leaving was refused: %s", self._settings.group_id, code.name)
+                logger.info(
+                    "group %s: the coordinator refused the request to leave; the session will expire: %s",
+                    self._settings.group_id,
+                    code.name,
+                )
 
     # --- leaving
 

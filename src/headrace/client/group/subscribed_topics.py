@@ -100,7 +100,7 @@ class SubscribedTopics:
             try:
                 await self._look()
             except HeadraceError as error:
-                logger.debug("group %s: metadata could not be had: %s", self._settings.group_id, error)
+                logger.debug("group %s: metadata could not be refreshed: %s", self._settings.group_id, error)
 
     @property
     def _is_something_missing(self) -> bool:

@@ -109,14 +109,14 @@ class Connection(asyncio.BufferedProtocol):
                 return await self.send(message, version)
         except TimeoutError as error:
             name = APIS[message.facts.api_key].key.name
-            raise NoResponse(f"REQUEST_TIMED_OUT: no answer to {name} within {timeout_s:g} s") from error
+            raise NoResponse(f"REQUEST_TIMED_OUT: no response to {name} within {timeout_s:g} s") from error
 
     def send(self, message: Any, version: int) -> asyncio.Future[Any]:
         """Write the request now and return a future for the response."""
         if self._transport is None:
             raise self._lost or Disconnected("the connection is closed")
         if len(self._waiting) >= IN_FLIGHT_MAX:
-            raise Disconnected(f"{IN_FLIGHT_MAX} requests are under way on this connection already")
+            raise Disconnected(f"{IN_FLIGHT_MAX} requests are already in flight on this connection")
         self._next_correlation = (self._next_correlation + 1) & 0x7FFFFFFF
         correlation_id = self._next_correlation
         self.send_without_response(message, version)
@@ -158,7 +158,7 @@ class Connection(asyncio.BufferedProtocol):
         request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version="0.1.0")
         response: ApiVersionsResponse = await self.send(request, 3)
         if response.error_code != ErrorCode.NONE:
-            raise UnexpectedResponse(f"ApiVersions was answered with error {response.error_code}")
+            raise UnexpectedResponse(f"ApiVersions returned error {response.error_code}")
         self._versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
         self.features = {feature.name: feature.max_version_level for feature in response.finalized_features}
 
@@ -189,7 +189,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _receive(self, frame: memoryview) -> None:
         if not self._waiting:
-            raise UnexpectedResponse("an answer came that nobody asked for")
+            raise UnexpectedResponse("a response arrived without a request")
         correlation_id, key, version, future = self._waiting.popleft()
         response = decode_response(key, version, correlation_id, frame)
         if not future.done():

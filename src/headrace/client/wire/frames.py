@@ -29,5 +29,5 @@ def decode_response(key: int, version: int, correlation_id: int, frame: memoryvi
     """Decode a frame without its size. Raise UnexpectedResponse if it belongs to another request."""
     found, position = read_response_header(key, version, frame)
     if found != correlation_id:
-        raise UnexpectedResponse(f"expected the answer to request {correlation_id}, got the one to {found}")
+        raise UnexpectedResponse(f"expected the response to request {correlation_id}, got the one to {found}")
     return codec(RESPONSES[key], version).decode(frame, position)

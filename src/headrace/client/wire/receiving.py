@@ -65,6 +65,6 @@ class FrameReceiver:
         if self._buffer[position : position + 2] == _TLS_ALERT:
             raise UnexpectedResponse("the broker speaks TLS here: security.protocol must be SSL or SASL_SSL")
         if not 4 <= size <= RESPONSE_BYTES_MAX:
-            raise UnexpectedResponse(f"an answer of {size} bytes; allowed are 4 to {RESPONSE_BYTES_MAX}")
+            raise UnexpectedResponse(f"a response of {size} bytes; allowed are 4 to {RESPONSE_BYTES_MAX}")
         assert isinstance(size, int)
         return size

@@ -127,7 +127,7 @@ def _parts(state: State) -> RenderableType:
 def _bars(state: State) -> RenderableType:
     goal = max(1, state.goal or 1)
     table = Table.grid(padding=(0, 2))
-    for name, done in (("events", state.events), ("worked on", state.events_read)):
+    for name, done in (("events", state.events), ("processed", state.events_read)):
         done = min(done, goal)
         table.add_row(
             Text(f" {name}", style="bold"),
@@ -181,7 +181,7 @@ def line(state: State) -> str:
     of_goal = "" if state.goal is None else f" of {number(state.goal)}"
     words = [f"{duration(state.elapsed_s)} {state.stage}:"]
     words.append(f"{number(state.events)}{of_goal} events ({number(sum(flow.per_s for flow in state.flows))}/s),")
-    words.append(f"{number(state.events_read)} worked on;")
+    words.append(f"{number(state.events_read)} processed;")
     words += [f"{part.name}: {part.detail};" for part in state.parts if part.condition == "starts"]
     first = [work.name.replace("_", " ") for work in state.works if work.condition == FIRST_BATCH]
     if first:

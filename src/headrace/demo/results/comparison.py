@@ -30,11 +30,11 @@ Report = Callable[[str], None]
 
 def find(bootstrap: str, tables: Path, layout: Layout, events: int, report: Report = lambda text: None) -> Summary:
     """Compare all topics and tables with the expected rows; call `told` with the description of each step."""
-    report("the topics of clicks and orders are read")
+    report("reading the topics of clicks and orders")
     wrong_events = list(_wrong_events(bootstrap, layout, events))
     compared: list[Compared] = []
     for result in RESULTS:
-        report(f"{result.name} are worked out, and compared with their topic and table")
+        report(f"computing {result.name} and comparing them with their topic and table")
         wanted = result.wanted(layout, events)
         compared.append(compare(f"topic {result.topic}", wanted, _topic_rows(bootstrap, result)))
         table = tables / result.name

@@ -99,7 +99,7 @@ class Shop:
 def check_place(place: TopicPartition, wanted: int, found: int) -> None:
     if wanted != found:
         raise Misplaced(
-            f"{place}: what should be record {wanted} has become {found}: who else writes to {place.topic}?"
+            f"{place}: record {wanted} was written as {found}; does another program write to {place.topic}?"
         )
 
 

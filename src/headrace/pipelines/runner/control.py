@@ -126,7 +126,7 @@ def ask_status(run: Run) -> list[QueryStatus]:
     try:
         return [from_json(one) for one in found["queries"] if one["pipeline"] == run.pipeline]
     except (KeyError, TypeError):
-        raise NoResponse(f"the driver of pipeline {run.pipeline} answers with something else than its status") from None
+        raise NoResponse(f"the driver of pipeline {run.pipeline} sent something other than its status") from None
 
 
 def ask_to_stop(run: Run) -> None:
@@ -142,7 +142,7 @@ def _request(run: Run, method: str, path: str) -> dict[str, Any]:
         response = connection.getresponse()
         body = json.loads(response.read(ANSWER_BYTES_MAX))
     except (OSError, HTTPException, ValueError) as error:
-        raise NoResponse(f"{who} does not answer: {error}") from error
+        raise NoResponse(f"{who} does not respond: {error}") from error
     finally:
         connection.close()
     if response.status >= HTTPStatus.BAD_REQUEST or not isinstance(body, dict):

@@ -256,8 +256,8 @@ class Driver:
         process = self._engine.process
         if process is not None and not is_alive(process):
             raise SparkLost(
-                f"Spark's virtual machine (process {process.pid}) has ended; {self._log_file} may say why."
-                " Run it again: it goes on from its checkpoints"
+                f"Spark's virtual machine (process {process.pid}) has ended; see {self._log_file}."
+                " Run it again: it resumes from its checkpoints"
             )
         for title, query in self._queries.items():
             if query.handle is None:
@@ -306,7 +306,7 @@ class Driver:
     def _leave_the_rest(self) -> None:
         for title, query in self._queries.items():
             if not query.watched.is_over:
-                _LOG.warning("%s did not stop within %g s and is left", title, STOP_S_MAX)
+                _LOG.warning("%s did not stop within %g s; leaving it", title, STOP_S_MAX)
                 self._handle(title, Ended())
 
     # --- other threads

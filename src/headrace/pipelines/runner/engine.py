@@ -153,7 +153,7 @@ class SparkEngine:
         except Exception as error:
             why = explain(causes_of(error)).text.splitlines()[0]
             if "stopped SparkContext" in why:
-                why = "nobody answers there, or the application was refused"
+                why = "nothing responds there, or it refused the application"
             more = f"; {self._log_file} says more" if self._log_file is not None else ""
             raise NoSpark(f"Spark cannot be started with spark.master={self._master}: {why}{more}") from error
 

@@ -64,7 +64,9 @@ _FINAL_STATES = frozenset({"0A", "21", "22", "42"})
 _FINAL_KINDS = frozenset(
     {"AnalysisException", "ParseException", "IllegalArgumentException", "UnsupportedOperationException"}
 )
-_OTHER_QUERY = "the checkpoint is another query's: sources and grouping cannot change under it; with a new checkpoint it starts anew"
+_OTHER_QUERY = (
+    "the checkpoint is another query's: sources and grouping cannot change under it; use a new checkpoint to start over"
+)
 _FINAL_TEXTS = (
     (re.compile(r"sources in the checkpoint offsets and now there are"), _OTHER_QUERY),
     (re.compile(r"STREAMING_STATEFUL_OPERATOR_NOT_MATCH"), _OTHER_QUERY),
@@ -72,7 +74,7 @@ _FINAL_TEXTS = (
     (re.compile(r"CONCURRENT_STREAM_LOG_UPDATE"), "another driver runs on the same checkpoint"),
     (re.compile(r"ParentNotDirectoryException|FileAlreadyExistsException|AccessDeniedException|Permission denied"), ""),
 )
-_MORE_MEMORY = "spark.driver.memory, or of a cluster spark.executor.memory, says how much there is"
+_MORE_MEMORY = "spark.driver.memory, or spark.executor.memory in a cluster, sets the limit"
 
 _OURS = re.compile(r"\bheadrace(?:\.\w+)+\.([A-Z]\w+): ")
 _STATE = re.compile(r"\s*SQLSTATE: ([0-9A-Z]{5})")
@@ -151,7 +153,7 @@ def _of_spark(causes: Sequence[Cause], everything: str) -> Explained:
     if "OutOfMemoryError" in everything:
         hint = _MORE_MEMORY
     message = [text for cause in causes if (text := _plain(cause.text))]  # the innermost message is the most specific
-    text = message[-1] if message else "it ended with an error that says nothing"
+    text = message[-1] if message else "it ended with an error without a message"
     return Explained(f"{text}\n{hint}" if hint else text, Permanence.FINAL if is_final else Permanence.UNCLEAR)
 
 

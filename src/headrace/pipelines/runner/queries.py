@@ -81,6 +81,6 @@ def log_change(title: str, before: Watched, now: Watched) -> None:
         if wait_ms < BACK_OFF_MS_MAX or now.error != before.error or now.failures % LOG_AGAIN_EVERY == 0:
             _LOG.warning("%s: %s; next try in %g s", title, now.error, wait_ms / 1000)
     elif before.failures and not now.failures:
-        _LOG.info("%s: goes on", title)
+        _LOG.info("%s: resumed", title)
     elif now.state is State.RUNNING and before.state is State.STARTING and not now.failures:
         _LOG.info("%s: running", title)

@@ -166,7 +166,7 @@ def after(query: Watched, event: Event, now_ms: int) -> Watched:
         case ((State.STARTING | State.RUNNING), (Ended() | Done())):
             if query.is_bounded or isinstance(event, Done):
                 return replace(query, state=State.DONE, failures=0, doubts=0, error="")
-            unexpected_end = Failed("it ended although nobody stopped it", Permanence.UNCLEAR)
+            unexpected_end = Failed("it ended without having been stopped", Permanence.UNCLEAR)
             return _after_failure(query, unexpected_end, now_ms)
         case State.WAITING, StopRequest():
             return replace(query, state=State.STOPPED)

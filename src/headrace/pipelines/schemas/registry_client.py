@@ -101,12 +101,14 @@ class RegistryClient:
     ) -> None:
         given = document.get("references") or []
         if not isinstance(given, list):
-            raise RegistryError(f"the registry's answer for {what} has references that are no list")
+            raise RegistryError(f"the registry's response for {what} has references that are not a list")
         for one in given:
             try:
                 name, subject, version = str(one["name"]), str(one["subject"]), int(one["version"])
             except (KeyError, TypeError, ValueError):
-                raise RegistryError(f"the registry's answer for {what} has a reference that names nothing") from None
+                raise RegistryError(
+                    f"the registry's response for {what} has a reference without name, subject or version"
+                ) from None
             if name in into or name in under_way:
                 continue
             if len(into) + len(under_way) >= REFERENCES_MAX:
@@ -142,7 +144,7 @@ class RegistryClient:
                 if error.code == 404:
                     raise UnknownSchema(f"the registry has no {what}") from None
                 if error.code in _TRANSIENT:
-                    raise _Transient(f"it answered {error.code}") from None
+                    raise _Transient(f"status {error.code}") from None
                 hint = ": set schema.registry.basic.auth.user.info" if error.code == 401 else ""
                 raise RegistryError(
                     f"the schema registry refused to give {what}, with status {error.code}{hint}"
@@ -157,7 +159,7 @@ class RegistryClient:
         except (ValueError, RecursionError):
             document = None
         if not isinstance(document, dict):
-            raise RegistryError(f"the schema registry's answer for {what} is no JSON object")
+            raise RegistryError(f"the schema registry's response for {what} is not a JSON object")
         return document
 
     def _read(self, response: Any, deadline: float, what: str) -> bytes:
@@ -165,7 +167,9 @@ class RegistryClient:
         while chunk := response.read1(CHUNK_BYTES):
             data += chunk
             if len(data) > ANSWER_BYTES_MAX:
-                raise RegistryError(f"the schema registry's answer for {what} is longer than {ANSWER_BYTES_MAX} bytes")
+                raise RegistryError(
+                    f"the schema registry's response for {what} is longer than {ANSWER_BYTES_MAX} bytes"
+                )
             if self._now() > deadline:
                 raise _Transient("it is too slow")
         return bytes(data)
@@ -202,7 +206,7 @@ def _keep(into: dict[int, Any], key: int, value: Any) -> None:
 def _text(document: dict[str, Any], what: str) -> str:
     text = document.get("schema")
     if not isinstance(text, str):
-        raise RegistryError(f"the schema registry's answer for {what} has no schema")
+        raise RegistryError(f"the schema registry's response for {what} has no schema")
     return text
 
 

@@ -94,7 +94,7 @@ def commit(batch: Batch, choices: Choices, now_ms: int) -> Conversation[bool]:
     yield Settle(driver)
     if decision.transactions and not (yield from _finish(decision)):
         raise BatchNotDecided(
-            f"batch {batch.number} was lost as a whole right after it was decided; replayed, it is decided anew"
+            f"batch {batch.number} was lost as a whole right after it was decided; it is replayed and decided again"
         )
     ours = {one.transactional_id for one in batch.transactions}
     left = tuple(one for one in open_ids if one not in ours and batch.run_of(one) in (batch.run, *closed))
@@ -278,7 +278,7 @@ def _conclude(decision: Decision, fates: dict[TaskTransaction, Fate]) -> Convers
             return True
         if progress.decision is not None and progress.decision.token != decision.token:
             raise TakenOver(
-                f"another run of this query has taken over: {progress.decision.run} goes on after this batch"
+                f"another run of this query has taken over: {progress.decision.run} continues after this batch"
             )
     if present == {Fate.COMMITTED}:
         yield MarkFinished(decision)
@@ -290,7 +290,7 @@ def _conclude(decision: Decision, fates: dict[TaskTransaction, Fate]) -> Convers
     raise TornBatch(
         f"batch {decision.batch} is torn: {visible} of {len(fates)} transactions are visible, but {outcome}. They were decided, and ended "
         "by others before they could be committed (kafka.transaction.timeout.ms, most likely). onTornBatch=replay writes the batch "
-        "again as a whole, onTornBatch=skip goes on without what was lost"
+        "again as a whole, onTornBatch=skip continues without the lost rows"
     )
 
 

@@ -156,7 +156,9 @@ class TaskTransactions:
                 coordinator = CoordinatorConnection(self._cluster, name, TRANSACTION)
                 await init_producer_id(coordinator, request, timeout_s=FENCE_S_MAX)
             except HeadraceError as error:
-                _LOG.warning("%s has something open that is left to its timeout: %s", name, error)
+                _LOG.warning(
+                    "%s has an open transaction that could not be fenced; its timeout will abort it: %s", name, error
+                )
 
         await _gather(fence_one(name) for name in names)
 

@@ -108,7 +108,7 @@ class BatchWriter(DataSourceArrowWriter):
                 background().do(commit_nameless(self._options, self._run, batch))
             elif not background().do(commit_batch(self._options, self._options.write_id, batch)):
                 _LOG.warning(
-                    "writeId=%s, writeVersion=%d was written before: these rows are left out", self._name, batch.number
+                    "writeId=%s, writeVersion=%d was already written; skipping these rows", self._name, batch.number
                 )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -151,7 +151,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             sink, run = _one_sink(present)
             batch = _batch(self._options, sink, run, batchId, present)
             if not background().do(commit_batch(self._options, sink, batch)):
-                _LOG.warning("batch %d of query %s was written before: these rows are left out", batchId, sink)
+                _LOG.warning("batch %d of query %s was already written; skipping these rows", batchId, sink)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         with _plain_errors():

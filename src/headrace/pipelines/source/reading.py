@@ -51,10 +51,10 @@ def read_task(task: TaskRange, options: SourceOptions, columns: tuple[str, ...],
         except OffsetGone as gone:
             place, earliest = gone.partition, gone.earliest
             if earliest <= gone.wanted:
-                what = f"{place}: offset {gone.wanted} was to be read, but it ends at {gone.latest} now"
+                what = f"{place}: offset {gone.wanted} was to be read, but the log now ends at {gone.latest}"
                 report_losses([Loss(what)], options.fail_on_data_loss)
                 return
-            what = f"{place}: offset {gone.wanted} was to be read, but the earliest there is now is {earliest}"
+            what = f"{place}: offset {gone.wanted} was to be read, but the log now starts at {earliest}"
             report_losses([Loss(what, place, min(earliest, task.end) - gone.wanted)], options.fail_on_data_loss)
             position = earliest
         except TopicChanged as changed:

@@ -168,10 +168,10 @@ def report_losses(losses: list[Loss], fail: bool) -> None:
     """Report losses, never silently: raise DataLoss, or log a warning for each."""
     if losses and fail:
         what = "; ".join(loss.what for loss in losses)
-        raise DataLoss(f"{what} (with failOnDataLoss=false it goes on with what is there)")
+        raise DataLoss(f"{what} (with failOnDataLoss=false the query continues with the records that exist)")
     for loss in losses:
-        count = f": {loss.offsets} offsets are passed over" if loss.offsets else ""
-        _LOG.warning("records are lost, it goes on as failOnDataLoss is false: %s%s", loss.what, count)
+        count = f": {loss.offsets} offsets are skipped" if loss.offsets else ""
+        _LOG.warning("records were lost; the query continues because failOnDataLoss is false: %s%s", loss.what, count)
 
 
 def beyond(option: str, partition: TopicPartition, wanted: int, latest: int) -> Loss:
