@@ -79,7 +79,7 @@ class Client:
         self.world = world
         self.random = random
         self.history = world.history
-        self.cluster = Cluster([world.bootstrap], client_id=name, timeout_s=REQUEST_TIMEOUT_S)
+        self.cluster = Cluster([world.bootstrap], client_id=name, timeout_s=REQUEST_TIMEOUT_S, random=Random(name))
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(self.random.random() * seconds)

@@ -13,7 +13,7 @@ from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.client import AsyncAdmin, AsyncConsumer, AsyncProducer, CommittedOffset, NewTopic
 from headrace.client.admin.hanging_transactions import NotHanging
-from headrace.client.admin.item_errors import Refused
+from headrace.client.admin.item_errors import ItemsFailed
 from headrace.client.admin.transactions import TransactionFilter
 from headrace.client.group.membership import GroupMetadata
 from headrace.client.producer.transaction_requests import TransactionError
@@ -51,7 +51,7 @@ async def topics(bootstrap: str) -> None:
         described = await admin.describe_topics([one, two])
         assert [len(described[name].partitions) for name in (one, two)] == [3, 1]
         assert described[one].partitions[2].leader == (await admin.describe_cluster()).brokers[0].id
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(ItemsFailed) as refused:
             await admin.create_topics([NewTopic(one), NewTopic("not a name"), NewTopic(f"{one}-new")])
         assert {name: error.code for name, error in refused.value.failures.items()} == {
             one: ErrorCode.TOPIC_ALREADY_EXISTS,
@@ -104,9 +104,9 @@ async def lists_offsets_and_deletes_records(bootstrap: str) -> None:
         assert (await admin.list_offsets({here: "max_timestamp"}))[here][:2] == (9, T0 + 9)
         assert await admin.delete_records({here: 6}) == {here: 6}
         assert (await admin.list_offsets({here: "earliest"}))[here].offset == 6
-        with pytest.raises(Refused, match="OFFSET_OUT_OF_RANGE"):
+        with pytest.raises(ItemsFailed, match="OFFSET_OUT_OF_RANGE"):
             await admin.delete_records({here: 99})
-        with pytest.raises(Refused, match="UNKNOWN_TOPIC_OR_PARTITION") as refused:
+        with pytest.raises(ItemsFailed, match="UNKNOWN_TOPIC_OR_PARTITION") as refused:
             await admin.delete_records({here: -1, TopicPartition(topic, 7): 0})
         assert list(refused.value.failures) == [TopicPartition(topic, 7)]
         assert (await admin.list_offsets({here: "earliest"}))[here].offset == 10
@@ -150,9 +150,9 @@ async def groups_and_committed_offsets(bootstrap: str) -> None:
             assert group in [one.group for one in await admin.list_groups(states=["Stable"])]
             described = await admin.describe_group(group)
             assert described.members[0].assigned == [here] and described.state == "Stable"
-            with pytest.raises(Refused, match="NON_EMPTY_GROUP"):
+            with pytest.raises(ItemsFailed, match="NON_EMPTY_GROUP"):
                 await admin.delete_groups([group])
-            with pytest.raises(Refused, match="UNKNOWN_MEMBER_ID"):
+            with pytest.raises(ItemsFailed, match="UNKNOWN_MEMBER_ID"):
                 await admin.alter_committed_offsets(group, {here: 2})
             assert (await admin.committed_offsets(group))[here].offset == 10
         await admin.alter_committed_offsets(group, {here: 2})

@@ -250,7 +250,7 @@ async def resets_an_out_of_range_offset(bootstrap: str) -> None:
     async with consumer(bootstrap, auto_offset_reset="none") as reader:
         reader.assign([here])
         reader.seek(here, 2)
-        with pytest.raises(KafkaError, match=f"{here}: offset 2 is not there") as refused:
+        with pytest.raises(KafkaError, match=f"{here}: offset 2 does not exist") as refused:
             await reader.poll(5.0)
         assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
@@ -393,10 +393,10 @@ async def reports_deleted_offsets_and_recreated_topics(bootstrap: str) -> None:
     write(bootstrap, topic, [b"v"] * 10)
     await delete_records(bootstrap, here, 6)
     async with cluster(bootstrap) as there:
-        with pytest.raises(OffsetGone, match=f"{here}: offset 2 is not there; the partition holds 6 to 10") as gone:
+        with pytest.raises(OffsetGone, match=f"{here}: offset 2 does not exist; the partition holds 6 to 10") as gone:
             await anext(read_range(there, here, 2, 8))
         assert (gone.value.partition, gone.value.wanted, gone.value.earliest, gone.value.latest) == (here, 2, 6, 10)
-        with pytest.raises(OffsetGone, match="offset 10 is not there; the partition holds 6 to 10"):
+        with pytest.raises(OffsetGone, match="offset 10 does not exist; the partition holds 6 to 10"):
             assert [one.num_rows async for one in read_range(there, here, 6, 12, stall_s_max=0.3)] == []
         await there.refresh([topic])
         before = there.topic_id(topic)
@@ -404,7 +404,7 @@ async def reports_deleted_offsets_and_recreated_topics(bootstrap: str) -> None:
     await recreate_topic(bootstrap, topic)
     write(bootstrap, topic, [b"other"] * 10)
     async with cluster(bootstrap) as there:
-        with pytest.raises(TopicChanged, match=f"topic {topic} was made anew: its id was"):
+        with pytest.raises(TopicChanged, match=f"topic {topic} was recreated: its id was"):
             await anext(read_range(there, here, 0, 8, topic_id=before))
         listed = await list_offsets(there, {here: EARLIEST})
         assert listed[here].offset == 0 and (await list_offsets(there, {here: LATEST}))[here].offset == 10

@@ -45,7 +45,7 @@ class FakeConnection:
         asyncio.get_running_loop().call_soon(self.cluster.handle, sent)
         return future
 
-    def send_unanswered(self, message: ProduceRequest, version: int) -> None:
+    def send_without_response(self, message: ProduceRequest, version: int) -> None:
         self.send(message, version)
 
     async def drained(self) -> None:
@@ -76,7 +76,7 @@ class FakeCluster:
         self.partitions = partitions
         self.leader = leader
         self.requests: list[SimpleNamespace] = []
-        self.doubted: list[TopicPartition] = []
+        self.forgotten_leaders: list[TopicPartition] = []
         self.refreshed = 0
         self.producer_ids = iter(range(7, 1000))
         self.connections: dict[int, FakeConnection] = {}
@@ -89,8 +89,8 @@ class FakeCluster:
     def known_leader(self, partition: TopicPartition) -> int | None:
         return None if self.unknown.get(partition) else self.leader(partition.partition)
 
-    def doubt(self, partition: TopicPartition) -> None:
-        self.doubted.append(partition)
+    def forget_leader(self, partition: TopicPartition) -> None:
+        self.forgotten_leaders.append(partition)
         self.unknown[partition] = True
 
     async def partition_count(self, topic: str, create: bool = False) -> int:

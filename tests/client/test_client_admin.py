@@ -14,7 +14,8 @@ from tests.security.plain_logins import login_options, server_settings
 from headrace.base.errors import ConfigError, ErrorCode, KafkaError
 from headrace.client import AsyncAdmin
 from headrace.client.admin.calls import Calls
-from headrace.client.admin.item_errors import Refused
+from headrace.client.admin.item_errors import ItemsFailed
+from headrace.client.retry import Backoff
 from headrace.client.wire.connection import Disconnected
 from headrace.security.acls import Acl, Pattern, Permission
 from headrace.security.resources import Operation, Resource
@@ -38,7 +39,7 @@ def test_acls_are_created_described_and_deleted(tmp_path: Path) -> None:
         async with admin_of(bootstrap, **login_options("admin")) as admin:
             await admin.create_acls([acl])
             assert await admin.describe_acls() == [acl]
-            with pytest.raises(Refused, match="INVALID_REQUEST"):
+            with pytest.raises(ItemsFailed, match="INVALID_REQUEST"):
                 await admin.create_acls([acl._replace(host="")])
             assert await admin.delete_acls([EVERY_ACL._replace(resource_type=Resource.TOPIC)]) == [acl]
             assert await admin.describe_acls() == []
@@ -84,8 +85,8 @@ def test_only_items_with_retriable_errors_are_retried() -> None:
         return {item: KafkaError(codes[item], item) if item in codes else None for item in items}
 
     async def work() -> None:
-        with pytest.raises(Refused, match=r"^UNKNOWN_TOPIC_OR_PARTITION: gone$") as refused:
-            await Calls(10.0, 0.001).for_each(["good", "gone", "busy"], attempt, None)
+        with pytest.raises(ItemsFailed, match=r"^UNKNOWN_TOPIC_OR_PARTITION: gone$") as refused:
+            await Calls(10.0, Backoff(0.001, 0.001)).for_each(["good", "gone", "busy"], attempt, None)
         assert list(refused.value.failures) == ["gone"]
 
     asyncio.run(work())
@@ -95,6 +96,6 @@ def test_only_items_with_retriable_errors_are_retried() -> None:
 def test_a_hanging_call_raises_request_timed_out() -> None:
     async def work() -> None:
         with pytest.raises(KafkaError, match=r"REQUEST_TIMED_OUT: not done within 0.05 s \(default.api.timeout.ms\)"):
-            await Calls(10.0, 0.001).until_answered(asyncio.Event().wait, 0.05)
+            await Calls(10.0, Backoff(0.001, 0.001)).run(asyncio.Event().wait, 0.05)
 
     asyncio.run(work())

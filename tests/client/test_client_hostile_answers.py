@@ -14,7 +14,7 @@ from headrace.base.ids import TopicPartition, Uuid
 from headrace.client.consumer.consumer import AsyncConsumer
 from headrace.client.consumer.range_reader import OffsetGone, TopicChanged, read_range
 from headrace.client.wire.cluster import Cluster
-from headrace.client.wire.frames import UnexpectedAnswer
+from headrace.client.wire.frames import UnexpectedResponse
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from headrace.records.builder import BatchBuilder
 
@@ -130,23 +130,23 @@ def mismatched_response(**changes: Any) -> FetchResponse:
     [
         (
             mismatched_response(topic_id=Uuid(b"f" * 16)),
-            f"broker 1 answered a fetch with topic id {b'f'.hex() * 16}, which was not",
+            f"broker 1 returned topic id {b'f'.hex() * 16}, which the fetch did not request",
         ),
-        (mismatched_response(index=1), "broker 1 answered a fetch with t-1, which was not asked for"),
-        (mismatched_response(twice=True), "broker 1 answered a fetch with t-0, which was not asked for"),
-        (FetchResponse(), "broker 1 said nothing about t-0"),
+        (mismatched_response(index=1), "broker 1 returned t-1, which the fetch did not request"),
+        (mismatched_response(twice=True), "broker 1 returned t-0, which the fetch did not request"),
+        (FetchResponse(), "the response of broker 1 does not contain t-0"),
     ],
 )
 def test_fetch_responses_that_do_not_match_the_request_raise_unexpected_answer(
     response: FetchResponse, message: str
 ) -> None:
     async def work(cluster: Cluster) -> None:
-        with pytest.raises(UnexpectedAnswer, match=message):
+        with pytest.raises(UnexpectedResponse, match=message):
             await read(cluster)
         if response.responses:
             consumer = AsyncConsumer({"auto.offset.reset": "earliest"}, cluster=cluster)
             consumer.assign([HERE])
-            with pytest.raises(UnexpectedAnswer, match=message):
+            with pytest.raises(UnexpectedResponse, match=message):
                 await consumer.poll(5.0)
             await consumer.close()
 

@@ -13,7 +13,7 @@ from headrace.client.group.membership import CommittedOffset
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def told(partition: TopicPartition, high: int, stable: int, isolation: int = 0) -> FetchedPartition:
+def fetched_partition(partition: TopicPartition, high: int, stable: int, isolation: int = 0) -> FetchedPartition:
     return FetchedPartition(partition, 0, memoryview(b""), high, stable, 0, [], ErrorCode.NONE, None, isolation)
 
 
@@ -57,9 +57,9 @@ def test_lag_is_measured_to_the_high_watermark_or_last_stable_offset() -> None:
     positions.assign([A, B])
     assert positions.of(A).lag is None
     positions.of(A).jump(5)
-    positions.told(told(A, 100, 40))
+    positions.update_log(fetched_partition(A, 100, 40))
     assert positions.of(A).lag == 95
-    positions.told(told(A, 100, 40, READ_COMMITTED))
+    positions.update_log(fetched_partition(A, 100, 40, READ_COMMITTED))
     assert positions.of(A).lag == 35
     positions.of(A).jump(60)
     assert positions.of(A).lag == 0

@@ -26,7 +26,7 @@ def test_defaults_match_kafka() -> None:
     assert (found.delivery_s, found.request_s, found.linger_s, found.block_s) == (120, 30, 0.005, 60)
     assert (found.batch_bytes, found.buffer_bytes, found.request_bytes_max) == (16384, 33554432, 1048576)
     assert (found.codec, found.level, found.transactional_id) == (Codec.NONE, None, None)
-    assert (found.retry_backoff_s, found.reconnect_backoff_s) == ((0.1, 1.0), (0.05, 1.0))
+    assert (found.retry_backoff, found.reconnect_backoff) == ((0.1, 1.0), (0.05, 1.0))
     assert found.arrow_batch_bytes == 1048576 and not warned
 
 

@@ -12,8 +12,8 @@ from tests.security.pem_files import Authority, needs_openssl
 
 from headrace.base.errors import ConfigError, ErrorCode, KafkaError
 from headrace.client.wire.cluster import Cluster
-from headrace.client.wire.connection import Connection, Disconnected, NoAnswer
-from headrace.client.wire.frames import UnexpectedAnswer
+from headrace.client.wire.connection import Connection, Disconnected, NoResponse
+from headrace.client.wire.frames import UnexpectedResponse
 from headrace.client.wire.options import CLIENT_OPTIONS
 from headrace.client.wire.security import ClientSecurity, make_security
 from headrace.protocol.messages.metadata import MetadataRequest
@@ -146,7 +146,7 @@ def test_an_expiring_login_is_renewed_by_a_new_connection(node: EmbeddedNode) ->
 def test_connecting_with_the_wrong_security_protocol_fails(node: EmbeddedNode) -> None:
     with pytest.raises(Disconnected, match="it may speak TLS"):
         count_brokers(node, "SSL", security())
-    with pytest.raises((Disconnected, NoAnswer)):
+    with pytest.raises((Disconnected, NoResponse)):
         count_brokers(node, "SASL_PLAINTEXT", security())
 
 
@@ -157,7 +157,7 @@ def test_a_tls_alert_raises_unexpected_answer() -> None:
 
     async def work() -> None:
         server = await asyncio.start_server(alert, LOOPBACK, 0)
-        with pytest.raises(UnexpectedAnswer, match="speaks TLS"):
+        with pytest.raises(UnexpectedResponse, match="speaks TLS"):
             await Connection.connect(LOOPBACK, server.sockets[0].getsockname()[1], timeout_s=5)
         server.close()
 

@@ -49,7 +49,7 @@ def run(
     given = FAST | {name.replace("_", "."): value for name, value in options.items()}
 
     async def main() -> Any:
-        async with asyncio.timeout(20), AsyncProducer(given, cluster=cluster, chance=Random(1)) as producer:
+        async with asyncio.timeout(20), AsyncProducer(given, cluster=cluster, random=Random(1)) as producer:
             return await work(producer, cluster)
 
     return runner(main())
@@ -273,17 +273,17 @@ def test_large_batches_are_compressed_off_the_event_loop_and_in_order() -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_random_faults_do_not_duplicate_or_reorder_acknowledged_records(seed: int) -> None:
     """With random faults and partitions, acknowledged records are in the log once and in the order they were sent."""
-    chance = Random(seed)
+    random = Random(seed)
     kinds = [None, None, None, CUT, "written, and cut", ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.INVALID_RECORD]
-    log = FakeLog(*[chance.choice(kinds) for _ in range(40)])
+    log = FakeLog(*[random.choice(kinds) for _ in range(40)])
 
     async def work(producer: AsyncProducer, cluster: FakeCluster) -> None:
         futures: dict[tuple[int, int], asyncio.Future[Any]] = {}
         for number in range(120):
-            partition, value = chance.randrange(3), b"%d," % number * chance.randint(1, 30)
+            partition, value = random.randrange(3), b"%d," % number * random.randint(1, 30)
             futures[number, partition] = (await send(producer, value, partition=partition))[0]
-            if chance.random() < 0.2:
-                await asyncio.sleep(chance.random() * 0.002)
+            if random.random() < 0.2:
+                await asyncio.sleep(random.random() * 0.002)
         await producer.flush()
         found = {index: list(log.log.get(index, [])) for index in range(3)}
         for (number, partition), future in futures.items():
@@ -346,10 +346,10 @@ def test_a_batch_is_resent_to_the_new_leader() -> None:
     cluster = FakeCluster(log)
 
     async def work(producer: AsyncProducer, cluster: FakeCluster) -> None:
-        cluster.leader = lambda partition: 1 if not cluster.doubted else 2
+        cluster.leader = lambda partition: 1 if not cluster.forgotten_leaders else 2
         await (await send(producer, b"x"))[0]
         assert [request.node_id for request in cluster.requests] == [1, 2]
-        assert cluster.doubted == [TopicPartition("t", 0)]
+        assert cluster.forgotten_leaders == [TopicPartition("t", 0)]
 
     run(work, cluster=cluster)
 
@@ -364,7 +364,7 @@ def test_an_internal_error_closes_the_producer_and_fails_waiting_sends() -> None
             await send(producer, b"z")
 
     class Broken(FakeCluster):
-        def doubt(self, partition: TopicPartition) -> None:
+        def forget_leader(self, partition: TopicPartition) -> None:
             raise RuntimeError("oops")
 
     run(work, cluster=Broken(FakeLog(CUT)))

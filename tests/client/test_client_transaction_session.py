@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from headrace.client.producer.transaction_requests import (
     end_transaction,
 )
 from headrace.client.producer.transaction_session import TransactionSession, TransactionState
-from headrace.client.wire.connection import Disconnected, NoAnswer
+from headrace.client.wire.connection import Disconnected, NoResponse
 from headrace.client.wire.opening import client_values
 from headrace.protocol.declare import Struct
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -44,6 +45,7 @@ class Coordinator:
     """
 
     timeout_s = 5.0
+    random = Random(1)
 
     def __init__(self, *, version: int = 2, two_phase: bool = False) -> None:
         self.features = {"transaction.version": version}
@@ -201,7 +203,12 @@ def test_version_1_adds_partitions_and_groups_first() -> None:
 
 
 def test_retriable_errors_of_init_producer_id_and_end_txn_are_retried() -> None:
-    passing = [ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_COORDINATOR, Disconnected("gone"), NoAnswer("silence")]
+    passing = [
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.NOT_COORDINATOR,
+        Disconnected("gone"),
+        NoResponse("silence"),
+    ]
 
     async def work(transaction: TransactionSession, coordinator: Coordinator) -> None:
         coordinator.script = {"InitProducerId": list(passing), "EndTxn": list(passing)}

@@ -85,7 +85,7 @@ def test_a_process_that_exits_cleanly_is_not_restarted(supervisor: TimedSupervis
     supervisor.now += 10 * AGAIN_S
     supervisor.look()
     assert not supervisor[GENERATOR].is_running and not supervisor[PIPELINES].is_running
-    assert [one for one in supervisor.news if "somebody else" in one] == supervisor.news
+    assert [one for one in supervisor.news if "stopped from outside" in one] == supervisor.news
     assert len(supervisor.news) == 1
 
 
@@ -151,7 +151,7 @@ def test_processes_left_by_a_killed_run_are_awaited(make: Callable[..., Any], tm
     assert {name: one.pid for name, one in register.left().items()} == {NODE: child.pid}
     messages: list[str] = []
     register.clear(messages.append, lambda _: child.close())
-    assert register.left() == {} and messages == ["processes of a run that was killed are ending"]
+    assert register.left() == {} and messages == ["stopping the processes of a killed run"]
 
 
 def test_leftover_processes_that_do_not_exit_are_killed(make: Callable[..., Any], tmp_path: Path) -> None:

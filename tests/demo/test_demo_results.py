@@ -71,9 +71,9 @@ def test_the_summary_reports_correct_lost_and_duplicate_rows() -> None:
     assert "1 000 000 events: 900 000 clicks and 100 000 orders, each in its topic once" in text
     assert "2 of          2 rows  right, each once" in text and "events in = events out" in text
     text = "\n".join(lines(Summary(10, ["shop-clicks-0 offset 1: b'x'"], [right, wrong], 3)))
-    assert "1 lost, 1 twice" in text and "NOT what the events say" in text
+    assert "1 lost, 1 twice" in text and "do NOT match the events" in text
     assert "lost: PageViews(minute_ms=0, page='b', clicks=1)" in text
-    assert "1 of them wrong" in text and "3 files of attempts that were killed" in text
+    assert "1 of them wrong" in text and "3 files of killed attempts" in text
     assert not Summary(10, ["x"], [right], 0).is_right and not Summary(10, [], [wrong], 0).is_right
 
 

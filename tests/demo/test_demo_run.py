@@ -34,11 +34,11 @@ def folders(tmp_path: Path) -> Folders:
 
 
 @pytest.fixture
-def play(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+def run_to_end(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """Return a function that runs the job once and calls `turned` repeatedly meanwhile."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 
-    def play(
+    def run_to_end(
         events: int | None = None, rate: float = 0.0, fault: str = "", on_turn: Callable[..., Any] = lambda run: None
     ) -> tuple[int, str]:
         out = io.StringIO()
@@ -54,48 +54,50 @@ def play(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
                 on_turn(self)
 
         with folders.locked():
-            code = Run(job.Options(folders, events, rate, free_port(), True), Lines(out)).play()
+            code = Run(job.Options(folders, events, rate, free_port(), True), Lines(out)).run_to_end()
         return code, out.getvalue()
 
-    yield play
+    yield run_to_end
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
-def test_a_bounded_run_ends_and_verifies_its_results(play: Callable[..., Any], folders: Folders) -> None:
-    code, printed = play(events=3_000)
+def test_a_bounded_run_ends_and_verifies_its_results(run_to_end: Callable[..., Any], folders: Folders) -> None:
+    code, printed = run_to_end(events=3_000)
     assert code == 0, printed
     assert printed.count("the node serves on localhost:") == 1 and "metrics on http://localhost:" in printed
     assert "3 000 events: 2 700 clicks and 300 orders, each in its topic once" in printed
     assert printed.count("right, each once") == 6 and "events in = events out" in printed
     assert "stopped cleanly" in folders.log(NODE).read_text()
-    code, printed = play(events=2_000)
-    assert code == 0 and "all of 3 000 events were worked on before" in printed and "events in = events out" in printed
+    code, printed = run_to_end(events=2_000)
+    assert (
+        code == 0 and "all of 3 000 events had been processed before" in printed and "events in = events out" in printed
+    )
 
 
 @pytest.mark.parametrize(("fault", "expected"), [("lost", "1 lost"), ("doubled", "1 twice")])
-def test_lost_and_duplicate_results_fail_the_run(play: Callable[..., Any], fault: str, expected: str) -> None:
-    code, printed = play(events=500, fault=fault)
+def test_lost_and_duplicate_results_fail_the_run(run_to_end: Callable[..., Any], fault: str, expected: str) -> None:
+    code, printed = run_to_end(events=500, fault=fault)
     assert code == 1
-    assert printed.count(expected) == 2 and "NOT what the events say" in printed
+    assert printed.count(expected) == 2 and "do NOT match the events" in printed
 
 
-def test_an_interrupted_run_stops_cleanly_and_can_be_resumed(play: Callable[..., Any], folders: Folders) -> None:
+def test_an_interrupted_run_stops_cleanly_and_can_be_resumed(run_to_end: Callable[..., Any], folders: Folders) -> None:
     def stop(run: Any) -> None:
         seen = run._director.seen
         if seen is not None and seen.facts.layout.frontier(seen.facts.ends).low > 100:
             run._signalled(signal.SIGINT, None)
 
-    code, printed = play(rate=2_000.0, on_turn=stop)
-    assert code == 0 and "goes on from here" in printed
-    for name, last in ((NODE, "stopped cleanly"), (GENERATOR, "events are there")):
+    code, printed = run_to_end(rate=2_000.0, on_turn=stop)
+    assert code == 0 and "resumes from here" in printed
+    for name, last in ((NODE, "stopped cleanly"), (GENERATOR, "events are written")):
         assert last in folders.log(name).read_text()
     assert not (folders.shop / "processes.json").read_text().strip("{}")
-    code, printed = play(events=1)
+    code, printed = run_to_end(events=1)
     assert code == 0 and "events in = events out" in printed
 
 
-def test_processes_killed_during_a_run_are_restarted(play: Callable[..., Any]) -> None:
+def test_processes_killed_during_a_run_are_restarted(run_to_end: Callable[..., Any]) -> None:
     killed: list[str] = []
 
     def kill(run: Any) -> None:
@@ -106,19 +108,19 @@ def test_processes_killed_during_a_run_are_restarted(play: Callable[..., Any]) -
                 killed.append(name)
                 return
 
-    code, printed = play(events=20_000, rate=8_000.0, on_turn=kill)
+    code, printed = run_to_end(events=20_000, rate=8_000.0, on_turn=kill)
     assert code == 0, printed
     assert printed.count("was killed, and is started again") == 3 and "events in = events out" in printed
 
 
 def test_a_node_that_cannot_start_is_reported_with_its_last_output(
-    play: Callable[..., Any], folders: Folders, monkeypatch: pytest.MonkeyPatch
+    run_to_end: Callable[..., Any], folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         "headrace.demo.shop.requests.CALL_S_MAX", 1.0
     )  # limits how long the director's thread waits for a node that never starts
     folders.data.write_text("not a folder")
-    code, printed = play(events=10)
+    code, printed = run_to_end(events=10)
     assert code == 1 and "the node has ended with code 1 again and again" in printed and "work/data" in printed
 
 

@@ -104,7 +104,7 @@ def test_records_of_another_writer_are_detected(headrace_node: EmbeddedNode, sho
         generator = Generator(producer, Layout([]), shop.ends())
         generator.send(20)
         producer.send(CLICKS, b"mine", partition=0).result()
-        with pytest.raises(Misplaced, match="who else writes to shop-clicks"):
+        with pytest.raises(Misplaced, match="does another program write to shop-clicks"):
             generator.send(20)
 
 

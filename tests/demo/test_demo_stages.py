@@ -74,8 +74,8 @@ def test_the_activity_text_matches_the_progress_of_the_queries() -> None:
     layout = Layout([])
     half = facts(layout, layout.ends(EVENTS), behind=[QUERIES[0].name])
     nothing = half._replace(positions={})
-    assert doing(Seen(nothing, stage(EVENTS, nothing))) == "all events are there, none is worked on yet"
-    assert doing(Seen(half, stage(EVENTS, half))) == "events are worked on"
+    assert doing(Seen(nothing, stage(EVENTS, nothing))) == "all events are written, none is processed yet"
+    assert doing(Seen(half, stage(EVENTS, half))) == "processing events"
     assert doing(None) == doing(Seen(nothing)) == ""
 
 

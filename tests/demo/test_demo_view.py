@@ -84,7 +84,7 @@ def test_the_first_view_shows_activity_news_and_hints() -> None:
 
 def test_an_unbounded_run_has_no_progress_bars() -> None:
     endless = "\n".join(rendered(State(1.0, "events happen", flows=FULL.flows, works=FULL.works)))
-    assert "worked on" not in endless and "come when the first minute is complete" in endless
+    assert "processed" not in endless and "come when the first minute is complete" in endless
 
 
 def test_text_that_looks_like_markup_is_shown_verbatim() -> None:
@@ -93,12 +93,12 @@ def test_text_that_looks_like_markup_is_shown_verbatim() -> None:
 
 def test_the_line_view_summarizes_the_state() -> None:
     assert line(FULL) == (
-        "1:02:05 events happen: 100 000 of 200 000 events (1 000/s), 99 000 worked on; pipelines: Spark is starting; "
+        "1:02:05 events happen: 100 000 of 200 000 events (1 000/s), 99 000 processed; pipelines: Spark is starting; "
         "170 page views, 11 000 sessions, 10 000 enriched orders; clicks at 09:01: home 1 650, search 800"
     )
     first = State(20.0, "events happen", works=[Work("page_views", FIRST_BATCH, 0.0, 7, 0, 0, 0), FULL.works[2]])
-    assert "0 worked on; page views: in the first batch, which takes longest; 0 page views, 10 000" in line(first)
-    assert line(STARTING) == "0:00:03 the node starts: 0 events (0/s), 0 worked on; no results"
+    assert "0 processed; page views: in the first batch, which takes longest; 0 page views, 10 000" in line(first)
+    assert line(STARTING) == "0:00:03 the node starts: 0 events (0/s), 0 processed; no results"
 
 
 def test_lines_are_printed_every_five_seconds_and_news_immediately() -> None:
@@ -108,7 +108,7 @@ def test_lines_are_printed_every_five_seconds_and_news_immediately() -> None:
         news = ["something happened"] if second >= 7 else []
         lines.show(State(float(second), "events happen", news=news))
     lines.show(State(12.0, "the shop closes", news=["something happened"]))
-    lines.say("done")
+    lines.write("done")
     printed = out.getvalue().splitlines()
     assert [one.split()[0] for one in printed] == ["0:00:00", "0:00:05", "0:00:07", "0:00:10", "0:00:12", "done"]
     assert printed[2] == "0:00:07 something happened"
@@ -119,7 +119,7 @@ def test_the_terminal_shows_the_view_and_messages() -> None:
     terminal = Terminal(Console(file=out, force_terminal=True, width=80, highlight=False))
     terminal.show(FULL)
     terminal.close()
-    terminal.say("[done]")
+    terminal.write("[done]")
     assert "a web shop" in out.getvalue() and "[done]" in out.getvalue()
 
 

@@ -44,7 +44,7 @@ class NodeHarness:
         )
         self.files = self.machine.files
         self.cluster = Cluster([(HOST, PORT)], timeout_s=5.0)
-        self.producer = AsyncProducer(PRODUCER, cluster=self.cluster, clock=self.files, chance=Random(seed + 3))
+        self.producer = AsyncProducer(PRODUCER, cluster=self.cluster, clock=self.files, random=Random(seed + 3))
 
     @property
     def node(self) -> Node:

@@ -23,7 +23,7 @@ from headrace.pipelines.background import Background
 from headrace.pipelines.sink import commands
 from headrace.pipelines.sink import commits as sink
 from headrace.pipelines.sink.commands import Batch, Driver, TaskTransaction
-from headrace.pipelines.sink.executor import Hands
+from headrace.pipelines.sink.executor import CommitExecutor
 from headrace.pipelines.sink.options import parse_sink_options
 from headrace.pipelines.sink.task_writer import Task, Written, driver_id, write_task
 from headrace.protocol.declare import Struct
@@ -76,7 +76,7 @@ class Spark:
     def _execute(self, conversation: Generator[Any, Any, Any]) -> bool | None:
         async def work() -> bool | None:
             cluster = await process.cluster(self.options.client)
-            return await Hands(cluster, self.options, self.name).carry_out(conversation)
+            return await CommitExecutor(cluster, self.options, self.name).carry_out(conversation)
 
         process = Background()
         try:

@@ -230,7 +230,7 @@ def test_all_problems_are_reported_at_once_with_their_lines(written: Callable[..
             "{name: x, sources: {a: 5}, sinks: {b: {from: a, console: true}}}",
             ["source a is a mapping of keys to values"],
         ),
-        ("{name: x, spark: {conf: {spark.master: y}}}", ["spark.master is the key master, beside conf"]),
+        ("{name: x, spark: {conf: {spark.master: y}}}", ["spark.master is set by the key master, next to conf"]),
         ("{name: x, settings: {kafka.acks: [1]}}", ["kafka.acks: a text is expected, not a list"]),
         ("{name: x, checkpoint: }", ["checkpoint: has no value"]),
         ("{name: x, trigger: continuous}", ["real-time and continuous modes need a source in the JVM"]),

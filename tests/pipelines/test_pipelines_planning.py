@@ -14,9 +14,9 @@ from headrace.pipelines.source.offsets import StreamOffset, read_offset
 from headrace.pipelines.source.planning import (
     Layout,
     Range,
+    continue_from,
     count_between,
     gaps,
-    go_on,
     limit_bytes,
     limit_offsets,
     ranges_between,
@@ -59,28 +59,28 @@ def test_a_checkpoint_without_offsets_raises_config_error(
 
 
 def test_added_partitions_start_at_offset_0() -> None:
-    progress = go_on(StreamOffset({A0: 7}, {"a": "1"}), layout(A0, A1, a="1"))
+    progress = continue_from(StreamOffset({A0: 7}, {"a": "1"}), layout(A0, A1, a="1"))
     assert progress == ({A0: 7, A1: 0}, frozenset(), [])
 
 
 def test_partitions_of_a_new_topic_have_no_start_offset_yet() -> None:
-    progress = go_on(StreamOffset({A0: 7}, {"a": "1"}), layout(A0, B0, a="1", b="2"))
+    progress = continue_from(StreamOffset({A0: 7}, {"a": "1"}), layout(A0, B0, a="1", b="2"))
     assert progress == ({A0: 7}, frozenset({B0}), [])
 
 
 def test_a_recreated_topic_is_a_loss_and_restarts_at_offset_0() -> None:
-    progress = go_on(StreamOffset({A0: 7, B0: 9}, {"a": "1", "b": "5"}), layout(A0, A1, B0, a="2", b="5"))
+    progress = continue_from(StreamOffset({A0: 7, B0: 9}, {"a": "1", "b": "5"}), layout(A0, A1, B0, a="2", b="5"))
     assert progress.start == {A0: 0, A1: 0, B0: 9}
-    assert [loss.what for loss in progress.losses] == ["topic a was deleted and made anew: its id was 1 and is 2"]
+    assert [loss.what for loss in progress.losses] == ["topic a was deleted and recreated: its id was 1 and is 2"]
 
 
 def test_a_topic_without_a_known_id_is_assumed_unchanged() -> None:
-    assert go_on(StreamOffset({A0: 7}), layout(A0, a="2")).losses == []
-    assert go_on(StreamOffset({A0: 7}, {"a": "1"}), layout(A0)).losses == []
+    assert continue_from(StreamOffset({A0: 7}), layout(A0, a="2")).losses == []
+    assert continue_from(StreamOffset({A0: 7}, {"a": "1"}), layout(A0)).losses == []
 
 
 def test_a_deleted_topic_is_a_loss() -> None:
-    progress = go_on(StreamOffset({A0: 7, A1: 3, B0: 9}), layout(B0))
+    progress = continue_from(StreamOffset({A0: 7, A1: 3, B0: 9}), layout(B0))
     assert progress.start == {B0: 9}
     assert [loss.what for loss in progress.losses] == [
         "topic a is gone; a-0 up to offset 7, a-1 up to offset 3 had been read"
@@ -88,14 +88,14 @@ def test_a_deleted_topic_is_a_loss() -> None:
 
 
 def test_a_missing_partition_is_a_loss() -> None:
-    progress = go_on(StreamOffset({A0: 7, A1: 3}), layout(A0))
+    progress = continue_from(StreamOffset({A0: 7, A1: 3}), layout(A0))
     assert progress.start == {A0: 7}
-    assert "a-1: gone, while topic a is there" in progress.losses[0].what
+    assert "a-1: gone, although topic a exists" in progress.losses[0].what
 
 
 def test_a_gap_names_the_partition_and_both_offsets() -> None:
     (loss,) = gaps({A0: 5, A1: 5, A2: 5}, {A0: 5, A1: 9})
-    assert loss.what == "a-1: offset 5 was to be read, but the earliest there is now is 9"
+    assert loss.what == "a-1: offset 5 was to be read, but the log now starts at 9"
     assert (loss.partition, loss.offsets) == (A1, 4)
 
 

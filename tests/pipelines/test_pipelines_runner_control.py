@@ -12,7 +12,7 @@ import pytest
 
 from headrace.base.errors import ConfigError
 from headrace.pipelines.runner.bars import Lines, how_far, line_of, watching
-from headrace.pipelines.runner.control import Control, NoAnswer, ask_status, ask_to_stop
+from headrace.pipelines.runner.control import Control, NoResponse, ask_status, ask_to_stop
 from headrace.pipelines.runner.processes import this_process
 from headrace.pipelines.runner.runs import Run
 from headrace.pipelines.runner.status import QueryStatus, from_json, to_json
@@ -74,7 +74,7 @@ def test_a_stop_request_stops_the_named_pipeline_or_all(control: Control, stops:
 
 def test_only_metrics_are_served_without_the_token(control: Control, stops: list[Any]) -> None:
     for token in ("", "a-toke", "ä"):
-        with pytest.raises(NoAnswer, match="token"):
+        with pytest.raises(NoResponse, match="token"):
             ask_status(run_at(control, token=token.encode().decode("latin-1")))
         assert answer(control, "POST", "/stop", Authorization=f"Basic {token}".encode())[0] == 401
     assert stops == []
@@ -117,7 +117,7 @@ def test_an_unreachable_driver_is_reported(control: Control) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         run = Run(pipeline="shop", driver=this_process(), port=free.getsockname()[1])
-        with pytest.raises(NoAnswer, match="does not answer"):
+        with pytest.raises(NoResponse, match="does not respond"):
             ask_status(run)
 
 

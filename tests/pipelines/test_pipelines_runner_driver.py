@@ -117,7 +117,7 @@ def test_a_failed_query_is_restarted_and_recovers(tmp_path: Path, caplog: pytest
         until(lambda: driver.status()[0].error == "")
         assert (driver.status()[0].rows, driver.status()[0].lag_records) == (5, 4)
     messages = [record.message for record in caplog.records]
-    assert "shop.a: there is no topic orders; next try in 1 s" in messages and "shop.a: goes on" in messages
+    assert "shop.a: there is no topic orders; next try in 1 s" in messages and "shop.a: resumed" in messages
 
 
 def test_progress_of_an_earlier_start_is_counted_but_does_not_clear_the_error(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_the_driver_raises_spark_lost_when_the_spark_process_is_gone(tmp_path: P
         until(lambda: states(driver) == {"shop.counts": "running"})
         engine.process = Process(2**22 + 7, "long ago")
         until(lambda: driver.ended)
-    assert isinstance(driver.ended[0], SparkLost) and "goes on from its checkpoints" in str(driver.ended[0])
+    assert isinstance(driver.ended[0], SparkLost) and "resumes from its checkpoints" in str(driver.ended[0])
     assert Runs(tmp_path).all() == []
 
 

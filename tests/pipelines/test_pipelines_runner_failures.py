@@ -10,7 +10,7 @@ from headrace.base.errors import ConfigError, ErrorCode, HeadraceError, KafkaErr
 from headrace.pipelines.failures import DataLoss, SourceError
 from headrace.pipelines.runner.engine import causes_of
 from headrace.pipelines.runner.failures import TEXT_CHARACTERS_MAX, Cause, explain
-from headrace.pipelines.runner.supervision import Mending
+from headrace.pipelines.runner.supervision import Permanence
 from headrace.pipelines.schemas.registry_client import RegistryError
 from headrace.pipelines.sink.commands import BatchNotDecided, OlderBatch, TakenOver, TornBatch
 from headrace.pipelines.sink.executor import DriverFenced
@@ -50,36 +50,39 @@ def formatted_by_worker(error: HeadraceError) -> str:
 
 
 @pytest.mark.parametrize(
-    ("error", "mending"),
+    ("error", "permanence"),
     [
-        (SourceError("there is no topic nowhere"), Mending.PASSING),
-        (SourceError("there is no orders-3"), Mending.PASSING),
-        (SourceError("there is no such thing"), Mending.UNCLEAR),
-        (SourceError("kafka.bootstrap.servers: cannot connect to 127.0.0.1:1: [Errno 111] refused"), Mending.PASSING),
-        (SourceError("UNKNOWN_TOPIC_OR_PARTITION: orders-0"), Mending.PASSING),
-        (SourceError("TOPIC_AUTHORIZATION_FAILED: topic orders"), Mending.UNCLEAR),
-        (KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "orders-0"), Mending.PASSING),
-        (KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED), Mending.UNCLEAR),
-        (DataLoss("t-0: offset 50 was to be read, but the earliest there is now is 52"), Mending.FINAL),
+        (SourceError("there is no topic nowhere"), Permanence.TRANSIENT),
+        (SourceError("there is no orders-3"), Permanence.TRANSIENT),
+        (SourceError("there is no such thing"), Permanence.UNCLEAR),
+        (
+            SourceError("kafka.bootstrap.servers: cannot connect to 127.0.0.1:1: [Errno 111] refused"),
+            Permanence.TRANSIENT,
+        ),
+        (SourceError("UNKNOWN_TOPIC_OR_PARTITION: orders-0"), Permanence.TRANSIENT),
+        (SourceError("TOPIC_AUTHORIZATION_FAILED: topic orders"), Permanence.UNCLEAR),
+        (KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "orders-0"), Permanence.TRANSIENT),
+        (KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED), Permanence.UNCLEAR),
+        (DataLoss("t-0: offset 50 was to be read, but the log now starts at 52"), Permanence.FINAL),
         (
             SourceError("t-0, offset 0: value: JSON is malformed; onBadRecord says what else can become of it"),
-            Mending.FINAL,
+            Permanence.FINAL,
         ),
-        (RegistryError("the schema registry gave no answer for subject t-value"), Mending.PASSING),
-        (ConfigError("column value is bigint; it must be string or binary"), Mending.FINAL),
-        (TornBatch("batch 3 is torn: 1 of 2 transactions are visible"), Mending.FINAL),
-        (TakenOver("another run of this query has taken over"), Mending.FINAL),
-        (OlderBatch("batch 3 comes after batch 7 was written: the checkpoint was set back"), Mending.FINAL),
-        (BatchNotDecided("batch 3: 2 s are left of the 60 s"), Mending.UNCLEAR),
-        (DriverFenced("somebody else writes"), Mending.UNCLEAR),
-        (SourceError("something new"), Mending.UNCLEAR),
+        (RegistryError("the schema registry gave no response for subject t-value"), Permanence.TRANSIENT),
+        (ConfigError("column value is bigint; it must be string or binary"), Permanence.FINAL),
+        (TornBatch("batch 3 is torn: 1 of 2 transactions are visible"), Permanence.FINAL),
+        (TakenOver("another run of this query has taken over"), Permanence.FINAL),
+        (OlderBatch("batch 3 comes after batch 7 was written: the checkpoint was set back"), Permanence.FINAL),
+        (BatchNotDecided("batch 3: 2 s are left of the 60 s"), Permanence.UNCLEAR),
+        (DriverFenced("somebody else writes"), Permanence.UNCLEAR),
+        (SourceError("something new"), Permanence.UNCLEAR),
     ],
-    ids=lambda value: value.name if isinstance(value, Mending) else f"{type(value).__name__}-{str(value)[:20]}",
+    ids=lambda value: value.name if isinstance(value, Permanence) else f"{type(value).__name__}-{str(value)[:20]}",
 )
-def test_headrace_errors_are_reported_verbatim(error: HeadraceError, mending: Mending) -> None:
+def test_headrace_errors_are_reported_verbatim(error: HeadraceError, permanence: Permanence) -> None:
     for causes in (source(formatted_by_worker(error)), worker(formatted_by_worker(error)), causes_of(error)):
         found = explain(causes)
-        assert (found.text, found.mending) == (str(error), mending)
+        assert (found.text, found.permanence) == (str(error), permanence)
 
 
 def test_an_unknown_option_is_a_final_failure() -> None:
@@ -87,11 +90,11 @@ def test_an_unknown_option_is_a_final_failure() -> None:
     wrapped = f"headrace.pipelines.failures.SourceError: {text}\n SQLSTATE: 38000"
     message = f"[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: {wrapped}"
     found = explain([Cause("AnalysisException", message)])
-    assert (found.text, found.mending) == (text, Mending.FINAL)
+    assert (found.text, found.permanence) == (text, Permanence.FINAL)
 
 
 @pytest.mark.parametrize(
-    ("kind", "text", "message", "mending"),
+    ("kind", "text", "message", "permanence"),
     [
         (
             "AnalysisException",
@@ -99,45 +102,45 @@ def test_an_unknown_option_is_a_final_failure() -> None:
             "Did you mean [`key`]? SQLSTATE: 42703; line 1 pos 0;\n"
             "'Project [unresolvedalias(('nosuch + 1))]\n+- ~StreamingRelationV2 org.apache.spark\n",
             "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `nosuch` cannot be resolved. Did you mean [`key`]?; line 1 pos 0",
-            Mending.FINAL,
+            Permanence.FINAL,
         ),
         (
             "ParseException",
             "\n[PARSE_SYNTAX_ERROR] Syntax error at or near 'SELEC'. SQLSTATE: 42601 (line 1, pos 0)\n\n== SQL ==\nSELEC 1\n^^^\n",
             "[PARSE_SYNTAX_ERROR] Syntax error at or near 'SELEC'. (line 1, pos 0)\nin: SELEC 1",
-            Mending.FINAL,
+            Permanence.FINAL,
         ),
         (
             "ArithmeticException",
             "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012\n== SQL (line 1, position 1) ==\noffset / (partition - 1)\n^^^^^^^^\n",
             "[DIVIDE_BY_ZERO] Division by zero.\nin: offset / (partition - 1)",
-            Mending.FINAL,
+            Permanence.FINAL,
         ),
         (
             "UnknownException",
             "java.lang.AssertionError: assertion failed: There are [1] sources in the checkpoint offsets and now "
             "there are [2] sources requested by the query. Cannot continue.",
             "There are [1] sources in the checkpoint offsets and now there are [2] sources requested by the query. Cannot continue.\n"
-            "the checkpoint is another query's: sources and grouping cannot change under it; with a new checkpoint it starts anew",
-            Mending.FINAL,
+            "the checkpoint is another query's: sources and grouping cannot change under it; use a new checkpoint to start over",
+            Permanence.FINAL,
         ),
         (
             "IllegalArgumentException",
             "java.lang.IllegalArgumentException: requirement failed: headrace does not support Update mode.",
             "headrace does not support Update mode.",
-            Mending.FINAL,
+            Permanence.FINAL,
         ),
         (
             "UnknownException",
             "org.apache.spark.SparkException: [CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log. SQLSTATE: 40000",
             "[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log.\nanother driver runs on the same checkpoint",
-            Mending.FINAL,
+            Permanence.FINAL,
         ),
         (
             "UnknownException",
             "java.lang.OutOfMemoryError: Java heap space",
-            "OutOfMemoryError: Java heap space\nspark.driver.memory, or of a cluster spark.executor.memory, says how much there is",
-            Mending.UNCLEAR,
+            "OutOfMemoryError: Java heap space\nspark.driver.memory, or spark.executor.memory in a cluster, sets the limit",
+            Permanence.UNCLEAR,
         ),
         (
             "UnknownException",
@@ -145,23 +148,23 @@ def test_an_unknown_option_is_a_final_failure() -> None:
             "Lost task 3.3 in stage 12.0 (TID 53) (10.0.0.5 executor 2): java.io.IOException: Connection reset by peer\n"
             "\tat java.base/sun.nio.ch.SocketDispatcher.read(SocketDispatcher.java:47)\n\nDriver stacktrace:",
             "IOException: Connection reset by peer",
-            Mending.UNCLEAR,
+            Permanence.UNCLEAR,
         ),
         (
             "Py4JJavaError",
             "An error occurred while calling o893.start.\n: org.apache.hadoop.fs.ParentNotDirectoryException: "
             "Parent path is not a directory: file:/x\n\tat org.apache.hadoop.fs.RawLocalFileSystem.mkdirs(RawLocalFileSystem.java:892)\n",
             "ParentNotDirectoryException: Parent path is not a directory: file:/x",
-            Mending.FINAL,
+            Permanence.FINAL,
         ),
     ],
     ids=["column", "syntax", "data", "sources", "mode", "concurrent", "memory", "task", "folder"],
 )
 def test_spark_errors_are_shown_without_stack_traces_and_plans(
-    kind: str, text: str, message: str, mending: Mending
+    kind: str, text: str, message: str, permanence: Permanence
 ) -> None:
     found = explain([Cause(kind, text)])
-    assert (found.text, found.mending) == (message, mending)
+    assert (found.text, found.permanence) == (message, permanence)
     assert explain(failed(kind, text)) == found, "also when a query ended with it"
 
 
@@ -178,7 +181,7 @@ def test_errors_in_user_python_code_name_file_and_line() -> None:
     )
     found = explain(worker(trace))
     assert found.text == "/home/ann/shop/steps.py:57, in clean: ValueError: my own fault"
-    assert found.mending is Mending.UNCLEAR, "whoever reads a file or asks a service may have more luck next time"
+    assert found.permanence is Permanence.UNCLEAR, "whoever reads a file or asks a service may have more luck next time"
 
 
 def test_a_full_disk_is_a_passing_failure() -> None:
@@ -187,16 +190,19 @@ def test_a_full_disk_is_a_passing_failure() -> None:
         Cause("UnknownException", "java.io.IOException: No space left on device"),
     ]
     found = explain(causes, "/data/checkpoints/shop/counts")
-    assert found.mending is Mending.PASSING
+    assert found.permanence is Permanence.TRANSIENT
     assert "disk is full" in found.text and "/data/checkpoints/shop/counts" in found.text and "\n" not in found.text
 
 
 def test_definition_errors_are_final_unless_only_a_topic_or_registry_is_missing() -> None:
     wrong = "shop.yaml:3: source orders: there is no topic orders\nshop.yaml:9: step x: no column y"
     found = explain([Cause("DefinitionError", wrong)])
-    assert (found.text, found.mending) == (wrong, Mending.FINAL)
-    for text in ("there is no topic orders", "the schema registry gave no answer for subject orders-value: refused"):
-        assert explain([Cause("DefinitionError", f"shop.yaml:3: source orders: {text}")]).mending is Mending.PASSING
+    assert (found.text, found.permanence) == (wrong, Permanence.FINAL)
+    for text in ("there is no topic orders", "the schema registry gave no response for subject orders-value: refused"):
+        assert (
+            explain([Cause("DefinitionError", f"shop.yaml:3: source orders: {text}")]).permanence
+            is Permanence.TRANSIENT
+        )
 
 
 def test_a_chain_of_causes_is_followed_up_to_a_limit() -> None:

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from headrace.pipelines.runner import supervision as s
 from headrace.pipelines.runner.supervision import (
-    Mending,
+    Permanence,
     State,
     Watched,
     act_of,
     after,
 )
 
-DOWN = s.Failed("cannot connect", Mending.PASSING)
-ODD = s.Failed("something odd", Mending.UNCLEAR)
-WRONG = s.Failed("there is no column x", Mending.FINAL)
+DOWN = s.Failed("cannot connect", Permanence.TRANSIENT)
+ODD = s.Failed("something odd", Permanence.UNCLEAR)
+WRONG = s.Failed("there is no column x", Permanence.FINAL)
 
 
 def run(query: Watched, *events: Any, now_ms: int = 0) -> Watched:
@@ -101,25 +101,25 @@ def test_a_bounded_query_fails_after_repeated_passing_failures() -> None:
 def test_a_query_that_ends_is_done_only_if_it_is_bounded() -> None:
     assert after(started(Watched(is_bounded=True)), s.Ended(), 0).state is State.DONE
     ended = after(started(Watched(is_bounded=False)), s.Ended(), 0)
-    assert ended.state is State.WAITING and "nobody stopped it" in ended.error
+    assert ended.state is State.WAITING and "without having been stopped" in ended.error
     assert run(Watched(is_bounded=False), s.Starting(), s.Done()).state is State.DONE
 
 
 @pytest.mark.parametrize("last", [s.Ended(), s.Done(), WRONG, DOWN], ids=lambda event: type(event).__name__)
 def test_a_stopping_query_ends_as_stopped_whatever_its_last_event(last: Any) -> None:
-    query = after(started(Watched(is_bounded=False)), s.StopAsked(), 0)
+    query = after(started(Watched(is_bounded=False)), s.StopRequest(), 0)
     assert act_of(query, 0) == s.Stop()
     query = run(query, s.Progressed(), s.Started(), last)
     assert query.state is State.STOPPED and act_of(query, 0) == s.Over()
 
 
 def test_a_waiting_query_is_stopped_without_another_start() -> None:
-    query = after(after(started(Watched(is_bounded=False)), DOWN, 0), s.StopAsked(), 0)
+    query = after(after(started(Watched(is_bounded=False)), DOWN, 0), s.StopRequest(), 0)
     assert query.state is State.STOPPED and query.starts == 1
 
 
 EVENTS = st.sampled_from(
-    [s.Starting(), s.Started(), s.Progressed(), DOWN, ODD, WRONG, s.Ended(), s.Done(), s.StopAsked()]
+    [s.Starting(), s.Started(), s.Progressed(), DOWN, ODD, WRONG, s.Ended(), s.Done(), s.StopRequest()]
 )
 
 
@@ -130,7 +130,7 @@ def test_any_sequence_of_events_keeps_the_invariants(is_bounded: bool, steps: li
     for event, passed_ms in steps:
         now_ms += passed_ms
         before, query = query, after(query, event, now_ms)
-        stop_requested |= isinstance(event, s.StopAsked)
+        stop_requested |= isinstance(event, s.StopRequest)
         if before.is_over:
             assert query == before, "what is over stays so"
             continue

@@ -252,7 +252,7 @@ def test_an_unavailable_registry_raises_instead_of_marking_records_bad(
 ) -> None:
     stub.failing_statuses = [503] * 1000
     client = RegistryClient(RegistrySettings((stub.url,), timeout_s=0.3))
-    with pytest.raises(RegistryError, match="gave no answer for schema 1"):
+    with pytest.raises(RegistryError, match="gave no response for schema 1"):
         decoder("int", client).decode(pa.array([framed(1, b"\2")], pa.binary()))
 
 

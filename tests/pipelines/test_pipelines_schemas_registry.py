@@ -74,7 +74,7 @@ def test_failed_requests_are_retried_and_other_addresses_tried(stub: RegistryStu
         taken.bind(("127.0.0.1", 0))  # bound, but not listening
         dead = f"http://127.0.0.1:{taken.getsockname()[1]}"
         assert client(dead, stub.url).by_id(1).text == "int"
-        with pytest.raises(RegistryError, match="gave no answer for schema 1"):
+        with pytest.raises(RegistryError, match="gave no response for schema 1"):
             client(dead, timeout_s=0.2).by_id(1)
     stub.failing_statuses = [500, 503, 429]
     assert client(stub.url).by_id(1).text == "int"
@@ -83,7 +83,7 @@ def test_failed_requests_are_retried_and_other_addresses_tried(stub: RegistryStu
 def test_a_slow_registry_times_out(stub: RegistryStub) -> None:
     stub.put(1, "int")
     stub.slow_s = 1.0
-    with pytest.raises(RegistryError, match="gave no answer"):
+    with pytest.raises(RegistryError, match="gave no response"):
         client(stub.url, timeout_s=0.1).by_id(1)
 
 
@@ -102,7 +102,7 @@ def test_a_slow_registry_times_out(stub: RegistryStub) -> None:
 )
 def test_a_malformed_response_raises_registry_error(stub: RegistryStub, answer: bytes) -> None:
     stub.responses["/schemas/ids/1"] = answer
-    with pytest.raises(RegistryError, match="answer for schema 1"):
+    with pytest.raises(RegistryError, match="response for schema 1"):
         client(stub.url).by_id(1)
 
 

@@ -201,7 +201,7 @@ def test_avro_schemas_come_from_the_registry(read: Callable[..., Any], topics: T
         stub.put(3, "{}", "other", kind="JSON")
         with pytest.raises(SourceError, match="the schema of subject other is JSON"):
             read(topic, 1, **options, value__subject="other")
-    with pytest.raises(SourceError, match="the schema registry gave no answer for subject"):
+    with pytest.raises(SourceError, match="the schema registry gave no response for subject"):
         read(topic, 1, **options, schema__registry__timeout__ms="100")
 
 

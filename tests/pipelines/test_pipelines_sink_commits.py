@@ -221,7 +221,7 @@ def test_a_batch_with_a_lost_or_expiring_transaction_is_not_decided(known: Known
 def test_transactions_are_assumed_open_if_the_broker_cannot_describe_them() -> None:
     conversation, _ = start_commit(4, Progress(DECISION, "1-1"))
     conversation.send([])
-    undescribed = Known(commands.UNTOLD, -1, -1, -1, None)
+    undescribed = Known(commands.UNDESCRIBED, -1, -1, -1, None)
     decision = conversation.send((0, [undescribed, undescribed])).decision
     conversation.send(None)
     conversation.send(None)

@@ -184,7 +184,7 @@ def failing_source(file: Path) -> type[Any]:
             from headrace.pipelines.sink import writers as sink
 
             original = getattr(
-                sink_driver.Hands.do, "original", sink_driver.Hands.do
+                sink_driver.CommitExecutor.do, "original", sink_driver.CommitExecutor.do
             )  # patched already if this process has committed before
 
             async def do(hands: Any, command: Any) -> Any:
@@ -196,7 +196,7 @@ def failing_source(file: Path) -> type[Any]:
                 return response
 
             do.original = original  # type: ignore[attr-defined]
-            sink_driver.Hands.do = do  # type: ignore[assignment]
+            sink_driver.CommitExecutor.do = do  # type: ignore[assignment]
             return sink.make_stream_writer(schema, self.options, overwrite)
 
     return Failing

@@ -88,7 +88,7 @@ def test_a_batch_read_has_the_rows_and_columns_of_sparks_kafka_source(
     [
         ({"startingOffset": "earliest"}, "did you mean startingOffsets?"),
         ({"subscribe": "nowhere"}, "there is no topic nowhere"),
-        ({"startingOffsets": '{"NAME": {"0": 1}}'}, "offset 1 was to be read, but the earliest there is now is 2"),
+        ({"startingOffsets": '{"NAME": {"0": 1}}'}, "offset 1 was to be read, but the log now starts at 2"),
         ({"kafka.bootstrap.servers": "no.such.host.invalid:1"}, "cannot connect to no.such.host.invalid:1"),
     ],
     ids=["option", "topic", "loss", "address"],
@@ -170,7 +170,7 @@ def test_a_running_stream_reads_new_records_and_reports_data_loss(
         assert [row.offset for row in spark.table(name).orderBy("offset").collect()] == [0, 1, 2]
         topics.delete(name)
         topics.create(name)
-        with pytest.raises(Exception, match=f"topic {name} was deleted and made anew"):
+        with pytest.raises(Exception, match=f"topic {name} was deleted and recreated"):
             query.awaitTermination(SEEN_S_MAX)
     finally:
         query.stop()

@@ -246,7 +246,7 @@ def test_deleted_records_raise_data_loss(headrace_cluster: EmbeddedNode, topics:
     topics.fill(name, 0, 10)
     stream = Stream(headrace_cluster, subscribe=name, startingOffsets="earliest")
     topics.delete_before(name, 0, 4)
-    with pytest.raises(DataLoss, match=f"{name}-0: offset 0 was to be read, but the earliest there is now is 4"):
+    with pytest.raises(DataLoss, match=f"{name}-0: offset 0 was to be read, but the log now starts at 4"):
         stream.batch()
 
 
@@ -259,7 +259,7 @@ def test_deleted_records_are_counted_if_data_loss_is_allowed(
     topics.delete_before(name, 0, 4)
     with caplog.at_level(logging.WARNING, "headrace.spark"):
         assert stream.batch() == [(f"{name}-0", 4, 10)]
-    assert "4 offsets are passed over" in caplog.text
+    assert "4 offsets are skipped" in caplog.text
     assert stream.at.to_json()["#lost"] == {name: {"0": 4}}
     topics.delete_before(name, 0, 8)
     again = Stream(headrace_cluster, stream.before, subscribe=name, failOnDataLoss="false")
@@ -297,7 +297,7 @@ def test_a_recreated_topic_raises_data_loss_unless_allowed(
     topics.delete(name)
     topics.create(name)
     topics.fill(name, 0, 5)
-    with pytest.raises(DataLoss, match=f"topic {name} was deleted and made anew"):
+    with pytest.raises(DataLoss, match=f"topic {name} was deleted and recreated"):
         stream.batch()
     stream = Stream(headrace_cluster, stream.at, subscribe=name, failOnDataLoss="false")
     assert stream.batch() == [(f"{name}-0", 0, 5)]
@@ -372,7 +372,7 @@ def test_batch_offsets_outside_the_log_raise_data_loss_unless_allowed(
     }
     with pytest.raises(DataLoss) as lost:
         plan(headrace_cluster, **both)
-    assert "offset 1 was to be read, but the earliest there is now is 4" in str(lost.value)
+    assert "offset 1 was to be read, but the log now starts at 4" in str(lost.value)
     assert f"endingOffsets of {name}-0 is 50, but it ends at 10" in str(lost.value)
     assert plan(headrace_cluster, failOnDataLoss="false", **both) == [(0, 4, 10)]
 
@@ -395,11 +395,11 @@ def test_a_task_with_deleted_records_raises_data_loss_unless_allowed(
     topics.create(name)
     topics.fill(name, 0, 10)
     topics.delete_before(name, 0, 6)
-    with pytest.raises(DataLoss, match=f"{name}-0: offset 3 was to be read, but the earliest there is now is 6"):
+    with pytest.raises(DataLoss, match=f"{name}-0: offset 3 was to be read, but the log now starts at 6"):
         rows(headrace_cluster, TaskRange(name, 0, 3, 8))
     with caplog.at_level(logging.WARNING, "headrace.spark"):
         assert rows(headrace_cluster, TaskRange(name, 0, 3, 8), failOnDataLoss="false") == [6, 7]
-    assert "3 offsets are passed over" in caplog.text
+    assert "3 offsets are skipped" in caplog.text
     assert rows(headrace_cluster, TaskRange(name, 0, 3, 5), failOnDataLoss="false") == []
 
 
@@ -409,7 +409,7 @@ def test_a_task_of_a_recreated_topic_raises_data_loss_unless_allowed(
     topics.create(name)
     topics.fill(name, 0, 3)
     task = TaskRange(name, 0, 0, 3, "A" * 21 + "A")
-    with pytest.raises(DataLoss, match=f"topic {name} was made anew"):
+    with pytest.raises(DataLoss, match=f"topic {name} was recreated"):
         rows(headrace_cluster, task)
     assert rows(headrace_cluster, task, failOnDataLoss="false") == []
 

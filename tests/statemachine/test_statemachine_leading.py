@@ -67,7 +67,7 @@ def test_a_call_is_dropped_when_its_decision_raises() -> None:
 def test_a_call_is_dropped_when_leadership_is_lost_before_the_commit() -> None:
     harness = Harness().lead()
     harness.send("call", "x", 1)
-    harness.journal.lose_leadership()
+    harness.journal.lose()
     assert [type(event) for event in harness.machine.events] == [NotLeader]
 
 
@@ -91,7 +91,7 @@ def test_an_exception_while_taking_over_leadership_resigns_and_is_raised(monkeyp
     monkeypatch.setattr(harness.machine, "on_leading", fail)
     with pytest.raises(ZeroDivisionError):
         harness.runtime.lead(0)
-    assert not harness.runtime.leading and "leader" not in harness.machine.values and harness.journal.end == 0
+    assert not harness.runtime.leading and "leader" not in harness.machine.values and not harness.journal.written
     assert harness.runtime.next_timer() is None
     harness.send("set", "x", 1)
     assert [type(event) for event in harness.machine.events] == [NotLeader]
@@ -99,7 +99,7 @@ def test_an_exception_while_taking_over_leadership_resigns_and_is_raised(monkeyp
 
 def test_leadership_that_was_lost_before_taking_over_is_raised() -> None:
     harness = Harness()
-    harness.journal.leader = False
+    harness.journal.lost = True
     with pytest.raises(NotLeader):
         harness.runtime.lead(0)
     assert not harness.runtime.leading

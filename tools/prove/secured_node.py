@@ -18,7 +18,7 @@ from testkit.kafka_peer import tool
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import METADATA_TOPIC_ID
 from headrace.client import Admin, Consumer, Producer
-from headrace.client.wire.connection import Connection, Disconnected, NoAnswer
+from headrace.client.wire.connection import Connection, Disconnected, NoResponse
 from headrace.client.wire.options import CLIENT_OPTIONS
 from headrace.client.wire.security import ClientSecurity, make_security
 from headrace.protocol.apis import ApiKey
@@ -226,7 +226,7 @@ async def refuse_without_login(files: SecuredFiles) -> int:
             try:
                 request = SAMPLES[key](version, METADATA_TOPIC_ID) if key in SAMPLES else of(key)
                 await asyncio.wait_for(connection.request(request, version=version), REFUSED_S_MAX)
-            except (Disconnected, NoAnswer):
+            except (Disconnected, NoResponse):
                 tried += 1
             else:
                 raise AssertionError(f"{key.name} was answered on port {port} without a login")
@@ -234,7 +234,7 @@ async def refuse_without_login(files: SecuredFiles) -> int:
                 await connection.close()
         try:
             await Connection.connect(HOST, port, timeout_s=REFUSED_S_MAX)
-        except (Disconnected, NoAnswer):
+        except (Disconnected, NoResponse):
             continue
         raise AssertionError(f"port {port} answers without TLS")
     return tried

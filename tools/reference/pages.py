@@ -52,8 +52,8 @@ CLIENT = Page(
             "Errors",
             {
                 "headrace.client": ("HeadraceError", "KafkaError", "ConfigError"),
-                "headrace.client.wire.connection": ("Disconnected", "NoAnswer"),
-                "headrace.client.admin.item_errors": ("Refused",),
+                "headrace.client.wire.connection": ("Disconnected", "NoResponse"),
+                "headrace.client.admin.item_errors": ("ItemsFailed",),
                 "headrace.client.producer.producer": ("ProducerClosed",),
                 "headrace.client.producer.buffer_space": ("BufferFull",),
                 "headrace.client.producer.transaction_requests": (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from headrace.base.errors import ConfigError
 from headrace.cli.output import format_duration
 from headrace.options.table import suggestion
-from headrace.pipelines.runner.control import NoAnswer, ask_status
+from headrace.pipelines.runner.control import NoResponse, ask_status
 from headrace.pipelines.runner.runs import Run, Runs
 from headrace.pipelines.runner.status import GONE, QueryStatus
 
@@ -46,7 +46,7 @@ def query_statuses(runs: Runs, names: Sequence[str]) -> list[QueryStatus]:
             continue
         try:
             found += ask_status(run)
-        except NoAnswer as error:
+        except NoResponse as error:
             found.append(QueryStatus(name="", pipeline=run.pipeline, state="unresponsive", error=str(error)))
     return found
 

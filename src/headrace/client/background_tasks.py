@@ -7,27 +7,18 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
+from headrace.client.retry import Backoff
 from headrace.client.tasks import end_tasks
 
 NEVER = float("inf")
-JITTER = 0.2
-BACKOFF_EXPONENT_MAX = 30
 
 
-def pause_s(bounds: tuple[float, float], failures: int, chance: Random) -> float:
-    """Return a pause that doubles with each failure, up to the bound, with random jitter."""
-    first, most = bounds
-    return min(most, first * float(2 ** min(failures - 1, BACKOFF_EXPONENT_MAX))) * chance.uniform(
-        1 - JITTER, 1 + JITTER
-    )
+class BackgroundTasks:
+    """Named background tasks; a task that failed is started again only after a growing pause."""
 
-
-class Beside:
-    def __init__(
-        self, backoff_s: tuple[float, float], *, chance: Random, now: Callable[[], float], wake: Callable[[], None]
-    ) -> None:
-        self._backoff_s = backoff_s
-        self._chance = chance
+    def __init__(self, backoff: Backoff, *, random: Random, now: Callable[[], float], wake: Callable[[], None]) -> None:
+        self._backoff = backoff
+        self._random = random
         self._now = now
         self._wake = wake
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -47,7 +38,7 @@ class Beside:
         self._tasks[name] = asyncio.get_running_loop().create_task(run())
 
     def start_once(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> float:
-        """Start the work unless it is running or has to rest; return when its rest ends, else NEVER."""
+        """Start the work unless it is running or delayed; return when the delay ends, else NEVER."""
         if name in self._tasks:
             return NEVER
         not_before = self._not_before.get(name, 0.0)
@@ -56,10 +47,10 @@ class Beside:
         self.start(name, work)
         return NEVER
 
-    def rest(self, name: str, failed: bool) -> None:
+    def delay(self, name: str, failed: bool) -> None:
         """Delay the next run; the delay grows with each failure in a row."""
         self._failures[name] = failures = self._failures.get(name, 0) + 1 if failed else 0
-        self._not_before[name] = self._now() + pause_s(self._backoff_s, max(1, failures), self._chance)
+        self._not_before[name] = self._now() + self._backoff.pause_s(max(1, failures), self._random)
 
     async def stop(self) -> None:
         if self._tasks:

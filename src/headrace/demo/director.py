@@ -21,7 +21,7 @@ from headrace.demo.shop.layout import PLACES, Layout
 from headrace.demo.shop.requests import Misplaced, Shop, places_of
 from headrace.demo.shop.topics import RESULTS
 from headrace.demo.stages import QUERIES, SHOP, TABLES, Facts, Stage, goal, stage
-from headrace.pipelines.runner.control import NoAnswer as DriverSilent
+from headrace.pipelines.runner.control import NoResponse as DriverSilent
 from headrace.pipelines.runner.control import ask_status
 from headrace.pipelines.runner.runs import Runs
 from headrace.pipelines.runner.status import QueryStatus
@@ -82,7 +82,7 @@ class Director:
                     self.failure = error
                     return
                 except (HeadraceError, TimeoutError) as error:
-                    self.trouble = str(error) or "the node does not answer"
+                    self.trouble = str(error) or "the node does not respond"
                 except Exception as error:  # a bug, which would otherwise go unnoticed in this thread
                     self.failure = HeadraceError("".join(traceback.format_exception(error)))
                     return
@@ -141,10 +141,10 @@ class Director:
     def _summarize(self, layout: Layout) -> Summary:
         assert self.seen is not None and self.seen.goal is not None
 
-        def told(text: str) -> None:
+        def report(text: str) -> None:
             self.doing = text
 
-        return find(self._bootstrap, self._folders.tables, layout, self.seen.goal, told)
+        return find(self._bootstrap, self._folders.tables, layout, self.seen.goal, report)
 
 
 def _rates(history: deque[tuple[float, dict[TopicPartition, int]]]) -> dict[str, float]:

@@ -83,13 +83,13 @@ def check_node(folders: Folders, shop: Shop) -> None:
     except OSError:
         noted = []
     if f"cluster.id={shop.cluster_id()}" not in noted:
-        raise NotOurs("another broker than ours answers; is its port in use?")
+        raise NotOurs("another broker responds on this port; is the port in use?")
 
 
 def check_cluster(folders: Folders, shop: Shop) -> None:
     """Raise WrongFolders if the checkpoints belong to another cluster's topics: records would be lost or duplicated."""
     cluster_id, note = shop.cluster_id(), folders.shop / "cluster-id"
-    anew = f"to begin anew, remove {folders.data} and {folders.shop}"
+    anew = f"to start over, remove {folders.data} and {folders.shop}"
     if note.exists():
         if note.read_text() != cluster_id:
             raise WrongFolders(f"{folders.shop} belongs to another cluster than the one in {folders.data}: {anew}")

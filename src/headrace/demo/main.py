@@ -81,12 +81,12 @@ class Run:
             for name, command in ((NODE, node), (GENERATOR, generator), (PIPELINES, pipelines))
         ]
 
-    def play(self) -> int:
+    def run_to_end(self) -> int:
         """Run the demo until it ends, fails or is stopped, and return the exit code."""
         for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(one, self._signalled)
         try:
-            self._register.clear(self._screen.say)
+            self._register.clear(self._screen.write)
             self._supervisor.start(NODE)
             self._director.start()
             self._until_prepared()
@@ -98,15 +98,15 @@ class Run:
         except Stopped:
             self._end()
             self._screen.close()
-            self._screen.say("stopped; `make run` goes on from here, `make clean` forgets everything")
+            self._screen.write("stopped; `make run` resumes from here, `make clean` deletes everything")
             return 0
         except HeadraceError as error:
-            self._doing = "it failed"
+            self._doing = "failed"
             self._end()
             self._screen.close()
-            self._screen.say(f"headrace: {error}")
+            self._screen.write(f"headrace: {error}")
             for text in error.last_words if isinstance(error, GivenUp) else ():
-                self._screen.say(f"    {text}")
+                self._screen.write(f"    {text}")
             return 1
         finally:
             self._supervisor.kill_all()
@@ -115,7 +115,7 @@ class Run:
     def _until_prepared(self) -> None:
         while self._director.seen is None:
             self._turn()
-        self._screen.say(serves(self._ports, Ports(self._options.port, HTTP_PORT)))
+        self._screen.write(serves(self._ports, Ports(self._options.port, HTTP_PORT)))
 
     def _start_the_rest(self) -> None:
         seen = self._director.seen
@@ -130,24 +130,26 @@ class Run:
         if seen.stage is not Stage.DONE:
             self._start_the_rest()
         elif seen.goal is not None:
-            self._supervisor.news.append(f"all of {number(seen.goal)} events were worked on before")
+            self._supervisor.news.append(f"all of {number(seen.goal)} events had been processed before")
         while (seen := self._director.seen) is None or seen.stage is not Stage.DONE:
             self._doing = doing(seen)
             self._turn()
             self._check_that_it_moves()
-        self._doing = "Spark ends"
+        self._doing = "stopping Spark"
         self._supervisor.end(GENERATOR, self._show)
         self._supervisor.end(PIPELINES, self._turn)
         self._director.summarize()
         while self._director.summary is None:
-            self._doing = self._director.doing or "the results are checked"
+            self._doing = self._director.doing or "checking the results"
             self._turn()
         summary = self._director.summary
         self._end()
         self._screen.close()
         for text in lines(summary):
-            self._screen.say(text)
-        self._screen.say(f"in {time.monotonic() - self._began:.0f} s; the tables are in {self._options.folders.tables}")
+            self._screen.write(text)
+        self._screen.write(
+            f"in {time.monotonic() - self._began:.0f} s; the tables are in {self._options.folders.tables}"
+        )
         return 0 if summary.is_right else 1
 
     def _turn(self) -> None:
@@ -179,9 +181,7 @@ class Run:
         if where != self._moved[0]:
             self._moved = (where, now)
         elif now - self._moved[1] > STILL_S_MAX:
-            raise HeadraceError(
-                f"nothing has moved for {STILL_S_MAX:.0f} s; {self._options.folders.log(PIPELINES)} may say why"
-            )
+            raise HeadraceError(f"no progress for {STILL_S_MAX:.0f} s; see {self._options.folders.log(PIPELINES)}")
 
     def _end(self) -> None:
         """End the director, the generator, the pipelines and the node, in this order."""
@@ -189,7 +189,7 @@ class Run:
             self._is_ending = True
             self._director.stop(DIRECTOR_ENDS_S)
             self._signals = 0
-            self._doing = "it ends"
+            self._doing = "stopping"
             self._supervisor.end_all(self._show_while_ending)
 
     def _show_while_ending(self) -> None:
@@ -218,4 +218,4 @@ def run(options: Options) -> int:
     """Run the demo until it is complete or interrupted, and return the exit code."""
     options.folders.make()
     with options.folders.locked():
-        return Run(options, screen(options.plain)).play()
+        return Run(options, screen(options.plain)).run_to_end()

@@ -137,10 +137,10 @@ class Register:
             return {}
         return {name: one for name, one in all_of_them.items() if is_alive(one)}
 
-    def clear(self, told: Callable[[str], None], sleep: Callable[[float], None] = time.sleep) -> None:
+    def clear(self, report: Callable[[str], None], sleep: Callable[[float], None] = time.sleep) -> None:
         """Wait until all processes have ended; kill those that do not end within LEFT_OVER_S_MAX."""
         if self.left():
-            told("processes of a run that was killed are ending")
+            report("stopping the processes of a killed run")
         for _ in range(round(LEFT_OVER_S_MAX / PAUSE_S)):
             if not self.left():
                 return

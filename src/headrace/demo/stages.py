@@ -40,7 +40,7 @@ class Stage(Enum):
     """The stages of a run in their order; the values are shown to the user."""
 
     EVENTS = "events happen"
-    READING = "events are worked on"
+    READING = "processing events"
     CLOSING = "the shop closes"
     WINDOWS = "the last windows close"
     STORING = "the last results go to Parquet"

@@ -64,7 +64,7 @@ class Supervisor:
             elif code == 0 and name != NODE:
                 del self._wanted[name]
                 if name == PIPELINES:
-                    self.news.append(f"the {name} (process {child.pid}) were stopped by somebody else")
+                    self.news.append(f"the {name} (process {child.pid}) were stopped from outside")
             else:
                 how = "was killed" if code < 0 else "was stopped" if code == 0 else f"has ended with code {code}"
                 again_at = child.lives.ended(code, now)

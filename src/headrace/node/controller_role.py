@@ -223,7 +223,7 @@ def _make_context(node: NodeContext, kraft_version: int) -> ControllerContext:
     settings = node.settings
     return ControllerContext(
         cluster_id=node.cluster_id,
-        chance=node.random,
+        random=node.random,
         static=settings.static_texts(),
         settings=settings.values,
         list_options={

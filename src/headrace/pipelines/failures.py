@@ -20,7 +20,7 @@ class DataLoss(SourceError):
 
 
 @contextmanager
-def told_plainly() -> Iterator[None]:
+def plain_errors() -> Iterator[None]:
     """Report Headrace's errors without a traceback, and all others with one; wraps everything that Spark calls in a worker.
 
     Spark's worker reads the environment variable when it reports an exception, and exits afterwards, so no later error loses its traceback.

@@ -13,10 +13,9 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import wait
 from typing import TYPE_CHECKING, Any
 
-from headrace.base.errors import ConfigError, ErrorCode, HeadraceError, KafkaError
+from headrace.base.errors import RETRIABLE, ConfigError, ErrorCode, HeadraceError, KafkaError
 from headrace.client.admin.groups import commit_offsets
-from headrace.client.wire.cluster import RETRY_BACKOFF_S
-from headrace.client.wire.connection import Disconnected, NoAnswer
+from headrace.client.retry import Retry, RetryPolicy
 from headrace.pipelines.background import background
 from headrace.pipelines.data_source import NAME
 from headrace.pipelines.listening import ProgressListener
@@ -37,6 +36,8 @@ COMMIT_S_MAX = 10.0
 FLUSH_S_MAX = 10.0
 QUERY_NAME_SHOWN_MAX = 100  # characters of a query's name in the id of its group
 QUERY_ID_SHOWN = 8  # characters of a query's id in the id of its group, behind its name
+
+_POLICY = RetryPolicy(codes=RETRIABLE - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
 _LOG = logging.getLogger("headrace.spark")
 
@@ -81,7 +82,7 @@ class GroupCommits(ProgressListener):
         except Exception as error:  # a listener must not raise
             _LOG.warning("the offsets of query %s will not be committed to a group: %s", event.id, error)
 
-    def told(self, progress: Any) -> None:
+    def on_query_progress(self, progress: Any) -> None:
         sources = self._sources.get(progress.runId().toString(), ())
         for source, one in zip(sources, progress.sources(), strict=False):
             offset = None if source is None else _read(one.endOffset())
@@ -134,19 +135,15 @@ class GroupCommits(ProgressListener):
 async def _commit(source: Source, offset: StreamOffset) -> None:
     """Commit the offset, retrying until it succeeds or is refused; the caller sets the time limit."""
     cluster = await background().cluster(source.options.client)
-    while offset.offsets:
-        try:
-            codes = await commit_offsets(cluster, source.group_id, offset.offsets)
-            refused = next(((one, code) for one, code in sorted(codes.items()) if code is not ErrorCode.NONE), None)
-            if refused is None:
-                return
-            raise KafkaError(refused[1], str(refused[0]))
-        except (Disconnected, NoAnswer):
-            pass
-        except KafkaError as error:
-            if not error.retriable or error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise
-        await asyncio.sleep(RETRY_BACKOFF_S)
+
+    async def attempt() -> None:
+        codes = await commit_offsets(cluster, source.group_id, offset.offsets)
+        for partition, code in sorted(codes.items()):
+            if code is not ErrorCode.NONE:
+                raise KafkaError(code, str(partition))
+
+    if offset.offsets:
+        await Retry(_POLICY).run(attempt)
 
 
 def _read(text: str | None) -> StreamOffset | None:

@@ -21,7 +21,7 @@ class ProgressListener(StreamingQueryListener):
         self._session = spark
 
     @abstractmethod
-    def told(self, progress: Any) -> None:
+    def on_query_progress(self, progress: Any) -> None:
         """Handle a Java StreamingQueryProgress; called after each batch."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
@@ -42,7 +42,7 @@ class _Unopened(JStreamingQueryListener):
         self._listener = listener
 
     def onQueryProgress(self, jevent: Any) -> None:
-        self._listener.told(jevent.progress())
+        self._listener.on_query_progress(jevent.progress())
 
     class Java(JStreamingQueryListener.Java):
         pass

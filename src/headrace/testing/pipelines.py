@@ -23,7 +23,7 @@ from headrace.pipelines.definitions.fields import Problems, suggestion
 from headrace.pipelines.definitions.frames import SinkFrames, settings_of
 from headrace.pipelines.definitions.parts import overridden
 from headrace.pipelines.definitions.python.files import Draft
-from headrace.pipelines.definitions.spark_errors import told
+from headrace.pipelines.definitions.spark_errors import spark_message
 from headrace.pipelines.definitions.writing import start_query, write_once
 from headrace.pipelines.group_commits import commit_groups
 from headrace.pipelines.sink.options import PROGRESS_TOPIC
@@ -219,7 +219,7 @@ def _wait(query: StreamingQuery, name: str, timeout_s: int) -> None:
     try:
         has_ended = query.awaitTermination(timeout_s)
     except Exception as error:
-        raise PipelineFailed(f"{name}: {told(error)}") from error
+        raise PipelineFailed(f"{name}: {spark_message(error)}") from error
     finally:
         query.stop()
     if not has_ended:

@@ -121,7 +121,7 @@ class NodeProcess:
         try:
             line = self._first_line(timeout_s)
             if not _SERVES.match(line):
-                raise ProcessFailed(f"the node said {line!r} instead of where it serves; its log:\n{self._log_end()}")
+                raise ProcessFailed(f"the node printed {line!r} instead of its address; its log:\n{self._log_end()}")
         except BaseException:
             self.kill()
             raise

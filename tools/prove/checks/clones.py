@@ -35,7 +35,7 @@ RESULT_TOPIC = "shop-enriched-orders"
 SERVES = re.compile(" serves on ")
 SHOP_STARTS = re.compile("the node starts")
 FIRST_RESULTS = re.compile("[1-9][0-9 ]* enriched orders")
-STOPPED = "`make run` goes on from here"
+STOPPED = "`make run` resumes from here"
 RIGHT = re.compile("events in = events out")
 
 

@@ -11,7 +11,7 @@ from headrace.cli.options import refuse_unset
 from headrace.cli.output import Failures, check, show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.client.wire.cluster import Cluster
-from headrace.client.wire.frames import UnexpectedAnswer
+from headrace.client.wire.frames import UnexpectedResponse
 from headrace.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
 from headrace.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
 from headrace.security.credentials import SCRAM_MECHANISMS
@@ -134,7 +134,7 @@ async def _check_deletions(cluster: Cluster, entities: Sequence[tuple[str, str]]
 async def _alter_quotas(cluster: Cluster, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
     try:
         response: AlterClientQuotasResponse = await cluster.request(request)
-    except UnexpectedAnswer as error:
+    except UnexpectedResponse as error:
         raise ConfigError(f"quotas cannot be changed: {error}; a Headrace node does not enforce quotas yet") from error
     return response
 

@@ -26,9 +26,9 @@ async def describe_acls(cluster: Cluster, wanted: AclFilter = EVERY_ACL) -> list
         operation=wanted.operation,
         permission_type=wanted.permission,
     )
-    answer: DescribeAclsResponse = await cluster.request(request)
-    if answer.error_code:
-        raise KafkaError(known_code(answer.error_code), answer.error_message or "the rules cannot be listed")
+    response: DescribeAclsResponse = await cluster.request(request)
+    if response.error_code:
+        raise KafkaError(known_code(response.error_code), response.error_message or "the rules cannot be listed")
     return sorted(
         Acl(
             resource.resource_type,
@@ -39,7 +39,7 @@ async def describe_acls(cluster: Cluster, wanted: AclFilter = EVERY_ACL) -> list
             acl.operation,
             acl.permission_type,
         )
-        for resource in answer.resources
+        for resource in response.resources
         for acl in resource.acls
     )
 
@@ -59,10 +59,10 @@ async def create_acls(cluster: Cluster, rules: Sequence[Acl]) -> dict[Acl, Kafka
             for rule in rules
         ]
     )
-    answer: CreateAclsResponse = await cluster.request(request)
+    response: CreateAclsResponse = await cluster.request(request)
     return {
         rule: refusal(result.error_code, result.error_message, rule)
-        for rule, result in zip(rules, answer.results, strict=True)
+        for rule, result in zip(rules, response.results, strict=True)
     }
 
 
@@ -85,9 +85,9 @@ async def delete_acls(cluster: Cluster, filters: Sequence[AclFilter]) -> list[Ac
             for one in filters
         ]
     )
-    answer: DeleteAclsResponse = await cluster.request(request)
+    response: DeleteAclsResponse = await cluster.request(request)
     gone: set[Acl] = set()
-    for result in answer.filter_results:
+    for result in response.filter_results:
         failures = [refusal(result.error_code, result.error_message, "filter")]
         failures += [refusal(one.error_code, one.error_message, one.resource_name) for one in result.matching_acls]
         for failure in failures:

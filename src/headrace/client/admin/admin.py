@@ -4,7 +4,7 @@
         await admin.create_topics([NewTopic("orders", partitions=6)])
 
 A call retries for up to default.api.timeout.ms (or its own `timeout_s`) while brokers, leaders and coordinators change.
-Failures raise KafkaError; calls for several items raise `Refused`, which names each failure.
+Failures raise KafkaError; calls for several items raise `ItemsFailed`, which names each failure.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from headrace.client.admin.topic_changes import NewPartitions, NewTopic
 from headrace.client.admin.topics import TopicInfo, describe_topics
 from headrace.client.admin.transactions import ActiveProducer, ListedTransaction, TransactionFilter, TransactionInfo
 from headrace.client.consumer.list_offsets import EARLIEST, LATEST, ListedOffset, list_offsets
+from headrace.client.retry import Backoff
 from headrace.client.wire.cluster import Cluster
 from headrace.client.wire.opening import client_values, open_cluster
 from headrace.client.wire.options import CONNECTION_OPTIONS
@@ -32,12 +33,12 @@ from headrace.security.acls import Acl, AclFilter
 ADMIN_OPTIONS = OptionTable(
     *CONNECTION_OPTIONS,
     Option("client.id", Kind.STRING, "headrace-admin", "the name that brokers log"),
-    Option("default.api.timeout.ms", Kind.INT, 60_000, "how long a call may take", at_least=0),
-    Option("retry.backoff.ms", Kind.LONG, 100, "pause before something is tried again", at_least=0),
+    Option("default.api.timeout.ms", Kind.INT, 60_000, "time limit of a call", at_least=0),
+    Option("retry.backoff.ms", Kind.LONG, 100, "pause before the first retry; it doubles with each one", at_least=0),
+    Option("retry.backoff.max.ms", Kind.LONG, 1000, "longest pause between retries", at_least=0),
     *unused(
-        "calls are tried again for as long as default.api.timeout.ms",
-        Option("retries", Kind.INT, 2_147_483_647, "how often", at_least=0),
-        Option("retry.backoff.max.ms", Kind.LONG, 1000, "longest pause", at_least=0),
+        "calls are retried until default.api.timeout.ms",
+        Option("retries", Kind.INT, 2_147_483_647, "number of retries", at_least=0),
     ),
 )
 # Kind of a resource that has options. Its name is a topic, a broker's id, a client metrics subscription or a group.
@@ -77,9 +78,9 @@ class AsyncAdmin:
 
     def __init__(self, options: Mapping[str, object], *, cluster: Cluster | None = None) -> None:
         values = client_values(options, ADMIN_OPTIONS)
-        timeout_ms, backoff_ms = values["default.api.timeout.ms"], values["retry.backoff.ms"]
-        assert isinstance(timeout_ms, int) and isinstance(backoff_ms, int)
-        self._calls = Calls(timeout_ms / 1000, backoff_ms / 1000)
+        timeout_ms = values["default.api.timeout.ms"]
+        assert isinstance(timeout_ms, int)
+        self._calls = Calls(timeout_ms / 1000, Backoff.of(values))
         self._owns_cluster = cluster is None
         self._cluster = open_cluster(values) if cluster is None else cluster
 
@@ -106,15 +107,15 @@ class AsyncAdmin:
 
     async def describe_cluster(self, timeout_s: float | None = None) -> ClusterInfo:
         """Return the cluster's id, its controller and its brokers, sorted by id."""
-        answer = await self._calls.until_answered(lambda: self._cluster.refresh([]), timeout_s)
-        brokers = sorted(Broker(one.node_id, one.host, one.port, one.rack) for one in answer.brokers)
-        return ClusterInfo(answer.cluster_id, answer.controller_id, brokers)
+        response = await self._calls.run(lambda: self._cluster.refresh([]), timeout_s)
+        brokers = sorted(Broker(one.node_id, one.host, one.port, one.rack) for one in response.brokers)
+        return ClusterInfo(response.cluster_id, response.controller_id, brokers)
 
     # --- topics
 
     async def list_topics(self, *, internal: bool = False, timeout_s: float | None = None) -> list[str]:
         """Return the names of all topics; internal topics only if `internal` is set."""
-        found = await self._calls.until_answered(lambda: self._cluster.refresh(None), timeout_s)
+        found = await self._calls.run(lambda: self._cluster.refresh(None), timeout_s)
         return sorted(one.name for one in found.topics if one.name and (internal or not one.is_internal))
 
     async def describe_topics(self, names: Iterable[str], timeout_s: float | None = None) -> dict[str, TopicInfo]:
@@ -123,7 +124,7 @@ class AsyncAdmin:
         Raise KafkaError with UNKNOWN_TOPIC_OR_PARTITION if one does not exist.
         """
         wanted = _names(names)
-        found = await self._calls.until_answered(lambda: describe_topics(self._cluster, wanted), timeout_s)
+        found = await self._calls.run(lambda: describe_topics(self._cluster, wanted), timeout_s)
         return {one.name: one for one in found}
 
     async def create_topics(
@@ -131,15 +132,15 @@ class AsyncAdmin:
     ) -> None:
         """Create topics, or only check the request if `validate_only` is set.
 
-        Raise Refused with TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION …
+        Raise ItemsFailed with TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION …
         """
         wanted = {one.name: one for one in (NewTopic(each) if isinstance(each, str) else each for each in topics)}
 
-        async def ask(some: Sequence[str]) -> Mapping[str, KafkaError | None]:
+        async def attempt(some: Sequence[str]) -> Mapping[str, KafkaError | None]:
             chosen = [wanted[name] for name in some]
             return await topic_changes.create_topics(self._cluster, chosen, validate_only=validate_only)
 
-        await self._calls.for_each(list(wanted), ask, timeout_s)
+        await self._calls.for_each(list(wanted), attempt, timeout_s)
 
     async def create_partitions(
         self,
@@ -151,16 +152,16 @@ class AsyncAdmin:
         """Add partitions; each topic is given with its new total."""
         wanted = {name: NewPartitions(one) if isinstance(one, int) else one for name, one in topics.items()}
 
-        async def ask(some: Sequence[str]) -> Mapping[str, KafkaError | None]:
+        async def attempt(some: Sequence[str]) -> Mapping[str, KafkaError | None]:
             chosen = {name: wanted[name] for name in some}
             return await topic_changes.create_partitions(self._cluster, chosen, validate_only=validate_only)
 
-        await self._calls.for_each(list(wanted), ask, timeout_s)
+        await self._calls.for_each(list(wanted), attempt, timeout_s)
 
     async def delete_topics(self, names: Iterable[str], timeout_s: float | None = None) -> None:
         """Delete topics with all their records.
 
-        Raise Refused with UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED …
+        Raise ItemsFailed with UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED …
         """
         await self._calls.for_each(
             _names(names), lambda some: topic_changes.delete_topics(self._cluster, some), timeout_s
@@ -190,12 +191,12 @@ class AsyncAdmin:
         """Delete the records before these offsets (-1: all records) and return the new first offsets."""
         firsts: dict[TopicPartition, int] = {}
 
-        async def ask(some: Sequence[TopicPartition]) -> Mapping[TopicPartition, KafkaError | None]:
+        async def attempt(some: Sequence[TopicPartition]) -> Mapping[TopicPartition, KafkaError | None]:
             outcomes = await topic_changes.delete_records(self._cluster, {one: before[one] for one in some})
             firsts.update({one: outcome for one, outcome in outcomes.items() if isinstance(outcome, int)})
             return {one: None if isinstance(outcome, int) else outcome for one, outcome in outcomes.items()}
 
-        await self._calls.for_each([TopicPartition(*one) for one in before], ask, timeout_s)
+        await self._calls.for_each([TopicPartition(*one) for one in before], attempt, timeout_s)
         return firsts
 
     # --- configs
@@ -208,8 +209,8 @@ class AsyncAdmin:
         A broker's name is its id as text; an empty name stands for the defaults of all brokers.
         """
         resource = RESOURCES[kind], name
-        ask = lambda: configs.describe_configs(self._cluster, [resource], synonyms=synonyms)  # noqa: E731
-        [found] = await self._calls.until_answered(ask, timeout_s)
+        attempt = lambda: configs.describe_configs(self._cluster, [resource], synonyms=synonyms)  # noqa: E731
+        [found] = await self._calls.run(attempt, timeout_s)
         return {one.name: one for one in found}
 
     async def alter_configs(
@@ -226,10 +227,10 @@ class AsyncAdmin:
         delete = [option for option, value in changes.items() if value is None]
         resource = RESOURCES[kind], name
 
-        async def ask() -> None:
+        async def attempt() -> None:
             await configs.alter_configs(self._cluster, resource, add, delete, validate_only=validate_only)
 
-        await self._calls.until_answered(ask, timeout_s)
+        await self._calls.run(attempt, timeout_s)
 
     # --- groups
 
@@ -241,46 +242,46 @@ class AsyncAdmin:
         If given, only groups in one of the `states` (such as "Stable" or "Empty") and of one of the `types` ("classic",
         "consumer") are returned.
         """
-        return await self._calls.until_answered(lambda: groups.list_groups(self._cluster, states, types), timeout_s)
+        return await self._calls.run(lambda: groups.list_groups(self._cluster, states, types), timeout_s)
 
     async def describe_group(self, group: str, timeout_s: float | None = None) -> GroupInfo:
         """Describe a group. Raise KafkaError GROUP_ID_NOT_FOUND if it does not exist."""
-        return await self._calls.until_answered(lambda: groups.describe_group(self._cluster, group), timeout_s)
+        return await self._calls.run(lambda: groups.describe_group(self._cluster, group), timeout_s)
 
     async def delete_groups(self, names: Iterable[str], timeout_s: float | None = None) -> None:
-        """Delete groups with their committed offsets. Raise Refused with NON_EMPTY_GROUP if one has members."""
+        """Delete groups with their committed offsets. Raise ItemsFailed with NON_EMPTY_GROUP if one has members."""
 
-        async def ask(some: Sequence[str]) -> Mapping[str, KafkaError | None]:
+        async def attempt(some: Sequence[str]) -> Mapping[str, KafkaError | None]:
             codes = {name: await groups.delete_group(self._cluster, name) for name in some}
             return {name: _error(code, f"group {name}") for name, code in codes.items()}
 
-        await self._calls.for_each(_names(names), ask, timeout_s)
+        await self._calls.for_each(_names(names), attempt, timeout_s)
 
     async def committed_offsets(self, group: str, timeout_s: float | None = None) -> dict[TopicPartition, Committed]:
         """Return all offsets that a group has committed."""
-        return await self._calls.until_answered(lambda: groups.committed_offsets(self._cluster, group), timeout_s)
+        return await self._calls.run(lambda: groups.committed_offsets(self._cluster, group), timeout_s)
 
     async def alter_committed_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int], timeout_s: float | None = None
     ) -> None:
-        """Set committed offsets of a group without members. Raise Refused with UNKNOWN_MEMBER_ID if it has members."""
+        """Set committed offsets of a group without members. Raise ItemsFailed with UNKNOWN_MEMBER_ID if it has members."""
 
-        async def ask(some: Sequence[TopicPartition]) -> Mapping[TopicPartition, KafkaError | None]:
+        async def attempt(some: Sequence[TopicPartition]) -> Mapping[TopicPartition, KafkaError | None]:
             codes = await groups.commit_offsets(self._cluster, group, {one: offsets[one] for one in some})
             return {one: _error(code, f"{one} of group {group}") for one, code in codes.items()}
 
-        await self._calls.for_each([TopicPartition(*one) for one in offsets], ask, timeout_s)
+        await self._calls.for_each([TopicPartition(*one) for one in offsets], attempt, timeout_s)
 
     async def delete_committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> None:
-        """Delete committed offsets. Raise Refused with GROUP_SUBSCRIBED_TO_TOPIC while a member reads the topic."""
+        """Delete committed offsets. Raise ItemsFailed with GROUP_SUBSCRIBED_TO_TOPIC while a member reads the topic."""
 
-        async def ask(some: Sequence[TopicPartition]) -> Mapping[TopicPartition, KafkaError | None]:
+        async def attempt(some: Sequence[TopicPartition]) -> Mapping[TopicPartition, KafkaError | None]:
             codes = await groups.delete_offsets(self._cluster, group, some)
             return {one: _error(code, f"{one} of group {group}") for one, code in codes.items()}
 
-        await self._calls.for_each([TopicPartition(*one) for one in partitions], ask, timeout_s)
+        await self._calls.for_each([TopicPartition(*one) for one in partitions], attempt, timeout_s)
 
     # --- transactions
 
@@ -292,19 +293,17 @@ class AsyncAdmin:
         Raise KafkaError with INVALID_REQUEST if the filter has an unknown state, UNSUPPORTED_VERSION if a broker does
         not support the filter.
         """
-        return await self._calls.until_answered(
-            lambda: transactions.list_transactions(self._cluster, wanted), timeout_s
-        )
+        return await self._calls.run(lambda: transactions.list_transactions(self._cluster, wanted), timeout_s)
 
     async def describe_transaction(self, transactional_id: str, timeout_s: float | None = None) -> TransactionInfo:
         """Describe a transaction. Raise KafkaError TRANSACTIONAL_ID_NOT_FOUND if it does not exist."""
-        return await self._calls.until_answered(
+        return await self._calls.run(
             lambda: transactions.describe_transaction(self._cluster, transactional_id), timeout_s
         )
 
     async def fence_producer(self, transactional_id: str, timeout_s: float | None = None) -> TransactionInfo:
         """Fence the producer of a transactional id, aborting its open transaction; return its previous state."""
-        return await self._calls.until_answered(
+        return await self._calls.run(
             lambda: transactions.terminate_transaction(self._cluster, transactional_id), timeout_s
         )
 
@@ -313,9 +312,7 @@ class AsyncAdmin:
     ) -> list[ActiveProducer]:
         """Return the producers that the partition's leader, or the given broker, remembers."""
         where = TopicPartition(*partition)
-        return await self._calls.until_answered(
-            lambda: transactions.describe_producers(self._cluster, where, broker), timeout_s
-        )
+        return await self._calls.run(lambda: transactions.describe_producers(self._cluster, where, broker), timeout_s)
 
     async def abort_transaction(
         self, partition: TopicPartition, start_offset: int, timeout_s: float | None = None
@@ -325,7 +322,7 @@ class AsyncAdmin:
         Raise NotHanging if there is no such transaction.
         """
         where = TopicPartition(*partition)
-        return await self._calls.until_answered(lambda: abort_hanging(self._cluster, where, start_offset), timeout_s)
+        return await self._calls.run(lambda: abort_hanging(self._cluster, where, start_offset), timeout_s)
 
     # --- ACLs and quotas
 
@@ -334,19 +331,19 @@ class AsyncAdmin:
 
         Raise KafkaError with SECURITY_DISABLED if the brokers have no authorizer.
         """
-        return await self._calls.until_answered(lambda: acls.describe_acls(self._cluster, wanted), timeout_s)
+        return await self._calls.run(lambda: acls.describe_acls(self._cluster, wanted), timeout_s)
 
     async def create_acls(self, rules: Iterable[Acl], timeout_s: float | None = None) -> None:
         """Create ACLs; those that exist already stay as they are.
 
-        Raise Refused with INVALID_REQUEST, SECURITY_DISABLED …
+        Raise ItemsFailed with INVALID_REQUEST, SECURITY_DISABLED …
         """
         await self._calls.for_each(list(rules), lambda some: acls.create_acls(self._cluster, some), timeout_s)
 
     async def delete_acls(self, filters: Iterable[AclFilter], timeout_s: float | None = None) -> list[Acl]:
         """Delete the ACLs that match any of the filters and return them."""
         wanted = list(filters)
-        return await self._calls.until_answered(lambda: acls.delete_acls(self._cluster, wanted), timeout_s)
+        return await self._calls.run(lambda: acls.delete_acls(self._cluster, wanted), timeout_s)
 
     async def describe_quotas(
         self, kinds: Sequence[str] = (), *, strict: bool = False, timeout_s: float | None = None
@@ -355,9 +352,7 @@ class AsyncAdmin:
 
         `strict` leaves out entities that also have another type.
         """
-        return await self._calls.until_answered(
-            lambda: quotas.describe_quotas(self._cluster, kinds, strict=strict), timeout_s
-        )
+        return await self._calls.run(lambda: quotas.describe_quotas(self._cluster, kinds, strict=strict), timeout_s)
 
     async def alter_quotas(
         self,
@@ -372,10 +367,10 @@ class AsyncAdmin:
         A rate of None removes that quota.
         """
 
-        async def ask() -> None:
+        async def attempt() -> None:
             await quotas.alter_quotas(self._cluster, entity, rates, validate_only=validate_only)
 
-        await self._calls.until_answered(ask, timeout_s)
+        await self._calls.run(attempt, timeout_s)
 
 
 def _names(names: Iterable[str]) -> list[str]:

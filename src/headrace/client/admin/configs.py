@@ -58,8 +58,8 @@ async def _describe(cluster: Cluster, resources: Sequence[tuple[int, str]], syno
             ],
             include_synonyms=synonyms,
         )
-        answer: DescribeConfigsResponse = await connection.request(request)
-        for result in answer.results:
+        response: DescribeConfigsResponse = await connection.request(request)
+        for result in response.results:
             if result.error_code != ErrorCode.NONE:
                 raise KafkaError(ErrorCode(result.error_code), result.error_message or result.resource_name)
             found[(result.resource_type, result.resource_name)] = [
@@ -95,8 +95,8 @@ async def alter_configs(
         validate_only=validate_only,
     )
     [(connection, _)] = await _by_connection(cluster, [resource])
-    answer: IncrementalAlterConfigsResponse = await connection.request(request)
-    for result in answer.responses:
+    response: IncrementalAlterConfigsResponse = await connection.request(request)
+    for result in response.responses:
         if result.error_code != ErrorCode.NONE:
             raise KafkaError(ErrorCode(result.error_code), result.error_message or name)
 
@@ -105,10 +105,10 @@ async def list_resources(cluster: Cluster, kind: int) -> list[str]:
     """Return the names of client metrics subscriptions, or of groups that have options."""
     version = (await cluster.any_broker()).version_for(ListConfigResourcesRequest)
     request = ListConfigResourcesRequest(resource_types=[kind] if version >= TYPES_VERSION_MIN else [])
-    answer: ListConfigResourcesResponse = await cluster.request(request)
-    if answer.error_code != ErrorCode.NONE:
-        raise KafkaError(ErrorCode(answer.error_code), "the resources cannot be listed")
-    return sorted(one.resource_name for one in answer.config_resources if one.resource_type == kind)
+    response: ListConfigResourcesResponse = await cluster.request(request)
+    if response.error_code != ErrorCode.NONE:
+        raise KafkaError(ErrorCode(response.error_code), "the resources cannot be listed")
+    return sorted(one.resource_name for one in response.config_resources if one.resource_type == kind)
 
 
 async def _by_connection(

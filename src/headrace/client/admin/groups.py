@@ -11,7 +11,7 @@ from headrace.base.ids import TopicPartition
 from headrace.client.group.commits import BY_NAME_VERSION_MAX, MANY_GROUPS_VERSION_MIN
 from headrace.client.wire.cluster import Cluster
 from headrace.client.wire.coordinator_lookup import find_coordinator
-from headrace.client.wire.frames import UnexpectedAnswer
+from headrace.client.wire.frames import UnexpectedResponse
 from headrace.protocol.compiler import codec
 from headrace.protocol.errors import DecodeError
 from headrace.protocol.messages.consumer_group_describe import (
@@ -80,11 +80,11 @@ async def list_groups(cluster: Cluster, states: Sequence[str], types: Sequence[s
     listed = []
     for node_id in await cluster.brokers():
         request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
-        answer: ListGroupsResponse = await (await cluster.broker(node_id)).request(request)
-        if answer.error_code:
-            raise KafkaError(ErrorCode(answer.error_code), f"the groups of broker {node_id}")
+        response: ListGroupsResponse = await (await cluster.broker(node_id)).request(request)
+        if response.error_code:
+            raise KafkaError(ErrorCode(response.error_code), f"the groups of broker {node_id}")
         listed += [
-            ListedGroup(one.group_id, one.group_type, one.group_state, one.protocol_type) for one in answer.groups
+            ListedGroup(one.group_id, one.group_type, one.group_state, one.protocol_type) for one in response.groups
         ]
     return sorted(listed)
 
@@ -95,7 +95,7 @@ async def describe_group(cluster: Cluster, group: str) -> GroupInfo:
     try:
         request = ConsumerGroupDescribeRequest(group_ids=[group])
         modern: ConsumerGroupDescribeResponse = await connection.request(request)
-    except UnexpectedAnswer:
+    except UnexpectedResponse:
         pass  # brokers before KIP-848 only know classic groups
     else:
         code = ErrorCode(modern.groups[0].error_code)
@@ -103,8 +103,8 @@ async def describe_group(cluster: Cluster, group: str) -> GroupInfo:
             return _consumer_group(modern.groups[0], node_id)
         if code not in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
             raise KafkaError(code, modern.groups[0].error_message or f"group {group}")
-    answer: DescribeGroupsResponse = await connection.request(DescribeGroupsRequest(groups=[group]))
-    found = answer.groups[0]
+    response: DescribeGroupsResponse = await connection.request(DescribeGroupsRequest(groups=[group]))
+    found = response.groups[0]
     if found.error_code:
         raise KafkaError(ErrorCode(found.error_code), found.error_message or f"group {group}")
     if found.group_state == "Dead":
@@ -183,8 +183,8 @@ async def committed_offsets(cluster: Cluster, group: str) -> dict[TopicPartition
         request = OffsetFetchRequest(groups=[wanted], require_stable=True)
     else:
         request = OffsetFetchRequest(group_id=group, topics=None)
-    answer: OffsetFetchResponse = await connection.request(request, version=version)
-    found: Any = answer.groups[0] if version >= MANY_GROUPS_VERSION_MIN else answer
+    response: OffsetFetchResponse = await connection.request(request, version=version)
+    found: Any = response.groups[0] if version >= MANY_GROUPS_VERSION_MIN else response
     if found.error_code:
         raise KafkaError(ErrorCode(found.error_code), f"the offsets of group {group}")
     offsets = {}
@@ -215,8 +215,8 @@ async def commit_offsets(
             OffsetCommitRequest.OffsetCommitRequestTopic(name=name, partitions=some) for name, some in topics.items()
         ],
     )
-    answer: OffsetCommitResponse = await connection.request(request, version=version)
-    return _codes(answer.topics)
+    response: OffsetCommitResponse = await connection.request(request, version=version)
+    return _codes(response.topics)
 
 
 async def delete_offsets(
@@ -232,10 +232,10 @@ async def delete_offsets(
             OffsetDeleteRequest.OffsetDeleteRequestTopic(name=name, partitions=some) for name, some in topics.items()
         ],
     )
-    answer: OffsetDeleteResponse = await connection.request(request)
-    if answer.error_code:
-        raise KafkaError(ErrorCode(answer.error_code), f"group {group}")
-    return _codes(answer.topics)
+    response: OffsetDeleteResponse = await connection.request(request)
+    if response.error_code:
+        raise KafkaError(ErrorCode(response.error_code), f"group {group}")
+    return _codes(response.topics)
 
 
 def _codes(topics: Iterable[Any]) -> dict[TopicPartition, ErrorCode]:
@@ -248,5 +248,5 @@ def _codes(topics: Iterable[Any]) -> dict[TopicPartition, ErrorCode]:
 
 async def delete_group(cluster: Cluster, group: str) -> ErrorCode:
     _, connection = await find_coordinator(cluster, group)
-    answer: DeleteGroupsResponse = await connection.request(DeleteGroupsRequest(groups_names=[group]))
-    return ErrorCode(answer.results[0].error_code)
+    response: DeleteGroupsResponse = await connection.request(DeleteGroupsRequest(groups_names=[group]))
+    return ErrorCode(response.results[0].error_code)

@@ -8,7 +8,7 @@ from headrace.base.errors import KafkaError
 from headrace.client.consumer.fetching import known_code
 
 
-class Refused(KafkaError):
+class ItemsFailed(KafkaError):
     """Some items of a call failed, and all others succeeded.
 
     `failures` maps each failed item to its error; `code` is that of the first.
@@ -16,11 +16,11 @@ class Refused(KafkaError):
 
     def __init__(self, failures: Mapping[object, KafkaError]) -> None:
         first = next(iter(failures.values()))
-        super().__init__(first.code, "; ".join(_told(what, error, first) for what, error in failures.items()))
+        super().__init__(first.code, "; ".join(_item_message(what, error, first) for what, error in failures.items()))
         self.failures = dict(failures)
 
 
-def _told(what: object, error: KafkaError, first: KafkaError) -> str:
+def _item_message(what: object, error: KafkaError, first: KafkaError) -> str:
     code = "" if error.code is first.code else f"{error.code.name}: "
     return f"{code}{error.message}" if str(what) in error.message else f"{what}: {code}{error.message}".rstrip(": ")
 

@@ -32,17 +32,17 @@ async def describe_quotas(cluster: Cluster, kinds: Sequence[str] = (), *, strict
     components = [
         DescribeClientQuotasRequest.ComponentData(entity_type=kind, match_type=ANY, match=None) for kind in kinds
     ]
-    answer: DescribeClientQuotasResponse = await cluster.request(
+    response: DescribeClientQuotasResponse = await cluster.request(
         DescribeClientQuotasRequest(components=components, strict=strict)
     )
-    if answer.error_code:
-        raise KafkaError(known_code(answer.error_code), answer.error_message or "the quotas cannot be listed")
+    if response.error_code:
+        raise KafkaError(known_code(response.error_code), response.error_message or "the quotas cannot be listed")
     return [
         Quotas(
             {part.entity_type: part.entity_name for part in entry.entity},
             {one.key: one.value for one in entry.values},
         )
-        for entry in answer.entries or []
+        for entry in response.entries or []
     ]
 
 
@@ -65,7 +65,7 @@ async def alter_quotas(
         ],
         validate_only=validate_only,
     )
-    answer: AlterClientQuotasResponse = await cluster.request(request)
-    for entry in answer.entries:
+    response: AlterClientQuotasResponse = await cluster.request(request)
+    for entry in response.entries:
         if entry.error_code:
             raise KafkaError(known_code(entry.error_code), entry.error_message or f"quotas of {dict(entity)}")

@@ -66,8 +66,8 @@ async def create_topics(
         for one in topics
     ]
     request = CreateTopicsRequest(topics=wanted, timeout_ms=_timeout_ms(cluster), validate_only=validate_only)
-    answer: CreateTopicsResponse = await (await controller(cluster)).request(request)
-    return {one.name: refusal(one.error_code, one.error_message, f"topic {one.name}") for one in answer.topics}
+    response: CreateTopicsResponse = await (await controller(cluster)).request(request)
+    return {one.name: refusal(one.error_code, one.error_message, f"topic {one.name}") for one in response.topics}
 
 
 async def create_partitions(
@@ -83,8 +83,8 @@ async def create_partitions(
         for name, one in topics.items()
     ]
     request = CreatePartitionsRequest(topics=wanted, timeout_ms=_timeout_ms(cluster), validate_only=validate_only)
-    answer: CreatePartitionsResponse = await (await controller(cluster)).request(request)
-    return {one.name: refusal(one.error_code, one.error_message, f"topic {one.name}") for one in answer.results}
+    response: CreatePartitionsResponse = await (await controller(cluster)).request(request)
+    return {one.name: refusal(one.error_code, one.error_message, f"topic {one.name}") for one in response.results}
 
 
 async def delete_topics(cluster: Cluster, names: Sequence[str]) -> dict[str, KafkaError | None]:
@@ -95,10 +95,12 @@ async def delete_topics(cluster: Cluster, names: Sequence[str]) -> dict[str, Kaf
         request.topics = [DeleteTopicsRequest.DeleteTopicState(name=name) for name in names]
     else:
         request.topic_names = list(names)
-    answer: DeleteTopicsResponse = await connection.request(request, version=version)
+    response: DeleteTopicsResponse = await connection.request(request, version=version)
     for name in names:
-        cluster.doubt_topic(name)
-    return {one.name or "": refusal(one.error_code, one.error_message, f"topic {one.name}") for one in answer.responses}
+        cluster.forget_topic(name)
+    return {
+        one.name or "": refusal(one.error_code, one.error_message, f"topic {one.name}") for one in response.responses
+    }
 
 
 async def delete_records(
@@ -118,7 +120,7 @@ async def delete_records(
         outcomes |= await delete_records_of(await cluster.broker(leader), some, timeout_ms=_timeout_ms(cluster))
     for partition, outcome in outcomes.items():
         if isinstance(outcome, KafkaError):
-            cluster.doubt(partition)
+            cluster.forget_leader(partition)
     return outcomes
 
 
@@ -132,10 +134,10 @@ async def delete_records_of(
         topics=[DeleteRecordsRequest.DeleteRecordsTopic(name=name, partitions=some) for name, some in topics.items()],
         timeout_ms=timeout_ms,
     )
-    answer: DeleteRecordsResponse = await leader.request(request)
+    response: DeleteRecordsResponse = await leader.request(request)
     return {
         place: refusal(one.error_code, None, place) or one.low_watermark
-        for topic in answer.topics
+        for topic in response.topics
         for one in topic.partitions
         for place in [TopicPartition(topic.name, one.partition_index)]
     }

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import Uuid
 from headrace.client.wire.cluster import Cluster
-from headrace.client.wire.frames import UnexpectedAnswer
+from headrace.client.wire.frames import UnexpectedResponse
 from headrace.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
@@ -44,17 +44,17 @@ async def describe_topics(cluster: Cluster, names: Sequence[str] | None) -> list
     connection = await cluster.any_broker()
     try:
         connection.version_for(DescribeTopicPartitionsRequest)
-    except UnexpectedAnswer:
+    except UnexpectedResponse:
         return await _by_metadata(cluster, names)
     found: dict[str, TopicInfo] = {}
-    asked = [DescribeTopicPartitionsRequest.TopicRequest(name=name) for name in sorted(names or ())]
+    requested = [DescribeTopicPartitionsRequest.TopicRequest(name=name) for name in sorted(names or ())]
     cursor = None
-    while names is None or asked:
+    while names is None or requested:
         request = DescribeTopicPartitionsRequest(
-            topics=asked, response_partition_limit=PARTITIONS_PER_PAGE, cursor=cursor
+            topics=requested, response_partition_limit=PARTITIONS_PER_PAGE, cursor=cursor
         )
-        answer: DescribeTopicPartitionsResponse = await cluster.request(request)
-        for topic in answer.topics:
+        response: DescribeTopicPartitionsResponse = await cluster.request(request)
+        for topic in response.topics:
             _check(topic.error_code, topic.name)
             info = TopicInfo(topic.name or "", topic.topic_id, topic.is_internal, [])
             info = found.setdefault(info.name, info)
@@ -71,10 +71,10 @@ async def describe_topics(cluster: Cluster, names: Sequence[str] | None) -> list
                 )
                 for one in topic.partitions
             )
-        if answer.next_cursor is None:
+        if response.next_cursor is None:
             break
         cursor = DescribeTopicPartitionsRequest.Cursor(
-            topic_name=answer.next_cursor.topic_name, partition_index=answer.next_cursor.partition_index
+            topic_name=response.next_cursor.topic_name, partition_index=response.next_cursor.partition_index
         )
     return sorted(found.values())
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, Self
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.client.wire.cluster import RETRY_BACKOFF_S, Cluster
+from headrace.client.retry import Retry, RetryPolicy
+from headrace.client.wire.cluster import Cluster
 from headrace.client.wire.connection import Connection
 from headrace.client.wire.coordinator_lookup import TRANSACTION, find_coordinator
 from headrace.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
@@ -24,11 +24,13 @@ DURATION_VERSION_MIN = 1  # version of ListTransactions
 PATTERN_VERSION_MIN = 2
 NO_TIMEOUT_MS = 2_147_483_647  # timeout of a transaction in a two-phase commit (KIP-939)
 ONGOING = "Ongoing"
-_PASSING = (
-    ErrorCode.CONCURRENT_TRANSACTIONS,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.NOT_COORDINATOR,
+_TRANSIENT = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+    }
 )
 
 
@@ -107,13 +109,13 @@ async def list_transactions(cluster: Cluster, wanted: TransactionFilter = EVERYT
         connection = await cluster.broker(node_id)
         version = connection.version_for(ListTransactionsRequest)
         request = _list_request(wanted, version, node_id)
-        answer: ListTransactionsResponse = await connection.request(request, version=version)
-        if answer.error_code:
-            raise KafkaError(ErrorCode(answer.error_code), f"the transactions of broker {node_id}")
-        unknown.update(answer.unknown_state_filters)
+        response: ListTransactionsResponse = await connection.request(request, version=version)
+        if response.error_code:
+            raise KafkaError(ErrorCode(response.error_code), f"the transactions of broker {node_id}")
+        unknown.update(response.unknown_state_filters)
         listed += [
             ListedTransaction(one.transactional_id, node_id, one.producer_id, one.transaction_state)
-            for one in answer.transaction_states
+            for one in response.transaction_states
         ]
     if unknown:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"no transaction is ever {', '.join(sorted(unknown))}")
@@ -137,8 +139,8 @@ async def describe_transaction(cluster: Cluster, transactional_id: str) -> Trans
     """Describe a transaction. Raise KafkaError TRANSACTIONAL_ID_NOT_FOUND if it does not exist."""
     node_id, connection = await find_coordinator(cluster, transactional_id, TRANSACTION)
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
-    answer: DescribeTransactionsResponse = await connection.request(request)
-    found = answer.transaction_states[0]
+    response: DescribeTransactionsResponse = await connection.request(request)
+    found = response.transaction_states[0]
     if found.error_code:
         raise KafkaError(ErrorCode(found.error_code), f"transactional id {transactional_id}")
     return TransactionInfo(
@@ -163,7 +165,7 @@ async def terminate_transaction(cluster: Cluster, transactional_id: str) -> Tran
     )  # raises for an unknown id, which InitProducerId would create
     timeout_ms = int(cluster.timeout_s * 1000)  # arbitrary, as no producer writes with the new epoch
     request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
-    await _ask_coordinator(cluster, transactional_id, request)
+    await _request_coordinator(cluster, transactional_id, request)
     return before
 
 
@@ -184,20 +186,22 @@ async def commit_prepared(
     if prepared not in (None, found):
         raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"transaction {found} is open, and not {prepared}")
     request = InitProducerIdRequest(transactional_id=transactional_id, enable2_pc=True, keep_prepared_txn=True)
-    kept: InitProducerIdResponse = await _ask_coordinator(cluster, transactional_id, request)
+    kept: InitProducerIdResponse = await _request_coordinator(cluster, transactional_id, request)
     if (kept.ongoing_txn_producer_id, kept.ongoing_txn_producer_epoch) != found:
-        raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"transaction {found} has just been ended by somebody else")
+        raise KafkaError(
+            ErrorCode.INVALID_TXN_STATE, f"transaction {found} was ended by another client at the same time"
+        )
     end = EndTxnRequest(
         transactional_id=transactional_id,
         producer_id=kept.producer_id,
         producer_epoch=kept.producer_epoch,
         committed=True,
     )
-    await _ask_coordinator(cluster, transactional_id, end)
+    await _request_coordinator(cluster, transactional_id, end)
     return before
 
 
-async def _ask_coordinator(
+async def _request_coordinator(
     cluster: Cluster, transactional_id: str, request: InitProducerIdRequest | EndTxnRequest
 ) -> Any:
     """Send a request, retrying while a transaction is being ended or its coordinator is not available.
@@ -205,20 +209,20 @@ async def _ask_coordinator(
     Raise KafkaError for any other error, or after the cluster's timeout.
     """
     two_phase = isinstance(request, InitProducerIdRequest) and request.keep_prepared_txn
-    deadline = asyncio.get_running_loop().time() + cluster.timeout_s
-    while True:
+
+    async def attempt() -> Any:
         _, connection = await find_coordinator(cluster, transactional_id, TRANSACTION)
         version = connection.version_for(type(request), unstable=two_phase)
         if two_phase and version < TWO_PHASE_VERSION_MIN:
             message = "the broker offers no two-phase commit: see unstable.api.versions.enable"
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
-        answer = await connection.request(request, version=version)
-        code = ErrorCode(answer.error_code)
-        if code is ErrorCode.NONE:
-            return answer
-        if code not in _PASSING or asyncio.get_running_loop().time() > deadline:
-            raise KafkaError(code, f"transactional id {transactional_id}")
-        await asyncio.sleep(RETRY_BACKOFF_S)
+        response = await connection.request(request, version=version)
+        if response.error_code != ErrorCode.NONE:
+            raise KafkaError(ErrorCode(response.error_code), f"transactional id {transactional_id}")
+        return response
+
+    policy = RetryPolicy(codes=_TRANSIENT, exceptions=())
+    return await Retry(policy, cluster.timeout_s).run(attempt)
 
 
 # --- on partition leaders
@@ -255,10 +259,10 @@ async def producers_of(
             DescribeProducersRequest.TopicRequest(name=name, partition_indexes=some) for name, some in topics.items()
         ]
     )
-    answer: DescribeProducersResponse = await connection.request(request)
+    response: DescribeProducersResponse = await connection.request(request)
     found: list[ActiveProducer] = []
     refused = {}
-    for answered in answer.topics:
+    for answered in response.topics:
         for one in answered.partitions:
             partition = TopicPartition(answered.name, one.partition_index)
             if one.error_code:
@@ -292,7 +296,7 @@ async def write_abort(
         topics=[topic],
         coordinator_epoch=max(0, coordinator_epoch),  # -1: no marker seen yet; no epoch is earlier than 0
     )
-    answer: WriteTxnMarkersResponse = await connection.request(WriteTxnMarkersRequest(markers=[marker]))
-    code = ErrorCode(answer.markers[0].topics[0].partitions[0].error_code)
+    response: WriteTxnMarkersResponse = await connection.request(WriteTxnMarkersRequest(markers=[marker]))
+    code = ErrorCode(response.markers[0].topics[0].partitions[0].error_code)
     if code is not ErrorCode.NONE:
         raise KafkaError(code, f"{partition}: producer {producer_id} of epoch {producer_epoch}")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import ZERO_UUID, TopicPartition, Uuid
 from headrace.client.wire.cluster import Cluster
-from headrace.client.wire.frames import UnexpectedAnswer
+from headrace.client.wire.frames import UnexpectedResponse
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
 
 FETCH = "fetch"  # connection purpose: a fetch may wait long, and responses arrive in request order
@@ -21,7 +21,7 @@ BY_ID_VERSION_MIN = 13
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 # Errors that may pass: another leader, or the same one a little later, may succeed.
-PASSING = frozenset(
+TRANSIENT = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.REPLICA_NOT_AVAILABLE,
@@ -80,7 +80,7 @@ async def fetch_from(
 ) -> list[FetchedPartition]:
     """Fetch from one broker and return its partitions, in its order; it may leave some out.
 
-    Raise Disconnected or NoAnswer if it does not respond, UnexpectedAnswer for a partition that was not requested,
+    Raise Disconnected or NoResponse if it does not respond, UnexpectedResponse for a partition that was not requested,
     KafkaError if the whole request is refused.
     """
     connection = await cluster.broker(node_id, FETCH)
@@ -108,11 +108,11 @@ async def fetch_from(
         ],
     )
     timeout_s = cluster.timeout_s + settings.max_wait_ms / 1000
-    answer: FetchResponse = await connection.request(request, version=version, timeout_s=timeout_s)
-    if answer.error_code != ErrorCode.NONE:
-        raise KafkaError(known_code(answer.error_code), f"a fetch from broker {node_id}")
+    response: FetchResponse = await connection.request(request, version=version, timeout_s=timeout_s)
+    if response.error_code != ErrorCode.NONE:
+        raise KafkaError(known_code(response.error_code), f"a fetch from broker {node_id}")
     names = {topic_id: name for name, topic_id in ids.items()} if version >= BY_ID_VERSION_MIN else None
-    return [one._replace(isolation=settings.isolation) for one in _partitions(answer, targets, names, node_id)]
+    return [one._replace(isolation=settings.isolation) for one in _partitions(response, targets, names, node_id)]
 
 
 def known_code(code: int) -> ErrorCode:
@@ -123,17 +123,17 @@ def known_code(code: int) -> ErrorCode:
 
 
 def _partitions(
-    answer: FetchResponse, targets: Iterable[FetchTarget], names: dict[Uuid, str] | None, node_id: int
+    response: FetchResponse, targets: Iterable[FetchTarget], names: dict[Uuid, str] | None, node_id: int
 ) -> Iterator[FetchedPartition]:
     waiting = {target.partition: target.offset for target in targets}
-    for topic in answer.responses:
+    for topic in response.responses:
         name = topic.topic if names is None else names.get(Uuid(bytes(topic.topic_id)))
         for found in topic.partitions:
             partition = TopicPartition(name or "", found.partition_index)
             offset = waiting.pop(partition, None)
             if name is None or offset is None:
                 what = f"topic id {bytes(topic.topic_id).hex()}" if name is None else str(partition)
-                raise UnexpectedAnswer(f"broker {node_id} answered a fetch with {what}, which was not asked for")
+                raise UnexpectedResponse(f"broker {node_id} returned {what}, which the fetch did not request")
             diverges = found.diverging_epoch.epoch >= 0 or found.diverging_epoch.end_offset >= 0
             yield FetchedPartition(
                 partition,
@@ -151,5 +151,5 @@ def _partitions(
 def _bytes(records: object) -> memoryview:
     if records is None:
         return memoryview(b"")
-    assert isinstance(records, bytes | memoryview), "an answer that came over the network lies in memory"
+    assert isinstance(records, bytes | memoryview), "records received from a network connection are in memory"
     return memoryview(records)

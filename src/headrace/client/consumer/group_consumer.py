@@ -121,13 +121,13 @@ class GroupReading:
         self._auto_at = self._loop.time() + every_s
         offsets = self._positions.to_commit()
         if offsets:
-            self._auto = self._loop.create_task(self._commit_beside(offsets))
+            self._auto = self._loop.create_task(self._commit_in_background(offsets))
 
-    async def _commit_beside(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+    async def _commit_in_background(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         try:
             await self.commit(offsets, self._settings.api_timeout_s)
         except HeadraceError as error:
-            _LOG.warning("what was read could not be committed: %s", error)
+            _LOG.warning("the positions could not be committed: %s", error)
         finally:
             self._auto = None
 
@@ -140,7 +140,7 @@ class GroupReading:
         try:
             await self.commit(self._positions.to_commit(), timeout_s)
         except HeadraceError as error:
-            _LOG.warning("what was read could not be committed: %s", error)
+            _LOG.warning("the positions could not be committed: %s", error)
 
     # --- RebalanceListener
 
@@ -148,23 +148,23 @@ class GroupReading:
         if partitions:
             await self._commit_before(self._settings.api_timeout_s)
         try:
-            await self._tell(self._callbacks.on_revoked, partitions)
+            await self._call(self._callbacks.on_revoked, partitions)
         finally:  # even if the callback raises, they are no longer ours
             self._positions.remove(partitions)
 
     async def lost(self, partitions: frozenset[TopicPartition]) -> None:
         try:
-            await self._tell(self._callbacks.on_lost or self._callbacks.on_revoked, partitions)
+            await self._call(self._callbacks.on_lost or self._callbacks.on_revoked, partitions)
         finally:
             self._positions.remove(partitions)
 
     async def assigned(self, partitions: frozenset[TopicPartition]) -> None:
         self._sensors.rebalances.record()
         self._positions.add(sorted(partitions))
-        await self._tell(self._callbacks.on_assigned, partitions)
+        await self._call(self._callbacks.on_assigned, partitions)
 
-    async def _tell(self, callback: Callback | None, partitions: frozenset[TopicPartition]) -> None:
+    async def _call(self, callback: Callback | None, partitions: frozenset[TopicPartition]) -> None:
         if callback is not None:
-            told = callback(partitions)
-            if inspect.isawaitable(told):
-                await told
+            result = callback(partitions)
+            if inspect.isawaitable(result):
+                await result

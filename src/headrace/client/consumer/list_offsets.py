@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.client.consumer.fetching import PASSING, READ_UNCOMMITTED, known_code
-from headrace.client.wire.cluster import RETRY_BACKOFF_S, Cluster
-from headrace.client.wire.connection import Disconnected, NoAnswer
-from headrace.client.wire.frames import UnexpectedAnswer
+from headrace.client.consumer.fetching import READ_UNCOMMITTED, TRANSIENT, known_code
+from headrace.client.retry import Retry
+from headrace.client.wire.cluster import Cluster
+from headrace.client.wire.connection import Disconnected, NoResponse
+from headrace.client.wire.frames import UnexpectedResponse
 from headrace.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 
 LATEST, EARLIEST = -1, -2  # in place of a timestamp in milliseconds
@@ -30,28 +31,25 @@ class ListedOffset(NamedTuple):
 
 async def list_offsets(
     cluster: Cluster,
-    wanted: Mapping[TopicPartition, int],
+    timestamps: Mapping[TopicPartition, int],
     *,
     isolation: int = READ_UNCOMMITTED,
     timeout_s: float | None = None,
 ) -> dict[TopicPartition, ListedOffset]:
-    """Return an offset for each wanted timestamp; with READ_COMMITTED, the end is the last stable offset.
+    """Return an offset for each requested timestamp; with READ_COMMITTED, the end is the last stable offset.
 
     Raise KafkaError if one cannot be found: at once if its partition does not exist, else after the timeout (default:
     the cluster's).
     """
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + (cluster.timeout_s if timeout_s is None else timeout_s)
+    retry = Retry(timeout_s=cluster.timeout_s if timeout_s is None else timeout_s)
     found: dict[TopicPartition, ListedOffset] = {}
     while True:
-        failures = await _ask_leaders(cluster, wanted, found, isolation)
+        failures = await _query_leaders(cluster, timestamps, found, isolation)
         if not failures:
             return found
-        if loop.time() + RETRY_BACKOFF_S > deadline:
-            raise next(iter(failures.values()))
         for partition in failures:
-            cluster.doubt(partition)
-        await asyncio.sleep(RETRY_BACKOFF_S)
+            cluster.forget_leader(partition)
+        await asyncio.sleep(retry.next_pause_s(next(iter(failures.values()))))
 
 
 async def list_offset(
@@ -60,39 +58,39 @@ async def list_offset(
     return (await list_offsets(cluster, {partition: timestamp}, isolation=isolation))[partition].offset
 
 
-async def _ask_leaders(
+async def _query_leaders(
     cluster: Cluster,
-    wanted: Mapping[TopicPartition, int],
+    timestamps: Mapping[TopicPartition, int],
     found: dict[TopicPartition, ListedOffset],
     isolation: int,
 ) -> dict[TopicPartition, Exception]:
     """Request what is missing in `found` and add it there; return the partitions to retry, with the reasons."""
     failures: dict[TopicPartition, Exception] = {}
     by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
-    for partition in wanted:
+    for partition in timestamps:
         if partition not in found:
             try:
                 by_leader[await _leader(cluster, partition)].append(partition)
-            except (KafkaError, Disconnected, NoAnswer) as error:
+            except (KafkaError, Disconnected, NoResponse) as error:
                 if isinstance(error, KafkaError) and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise
                 failures[partition] = error
 
-    async def ask(leader: int, partitions: list[TopicPartition]) -> None:
+    async def query(leader: int, partitions: list[TopicPartition]) -> None:
         try:
-            answers = await _ask(cluster, leader, {one: wanted[one] for one in partitions}, isolation)
-        except (Disconnected, NoAnswer) as error:
+            listed_offsets = await _query(cluster, leader, {one: timestamps[one] for one in partitions}, isolation)
+        except (Disconnected, NoResponse) as error:
             failures.update(dict.fromkeys(partitions, error))
             return
-        for partition, (code, listed) in answers.items():
+        for partition, (code, listed) in listed_offsets.items():
             if code is ErrorCode.NONE:
                 found[partition] = listed
-            elif code in PASSING:
+            elif code in TRANSIENT:
                 failures[partition] = KafkaError(code, str(partition))
             else:
                 raise KafkaError(code, str(partition))
 
-    await asyncio.gather(*(ask(leader, partitions) for leader, partitions in by_leader.items()))
+    await asyncio.gather(*(query(leader, partitions) for leader, partitions in by_leader.items()))
     return failures
 
 
@@ -102,9 +100,11 @@ async def _leader(cluster: Cluster, partition: TopicPartition) -> int:
     except KafkaError as error:
         # A missing partition is another error than a missing leader, and not worth waiting for.
         if error.code is ErrorCode.LEADER_NOT_AVAILABLE:
-            answer = await cluster.refresh([partition.topic])
-            indexes = [one.partition_index for topic in answer.topics for one in topic.partitions]
-            code = known_code(answer.topics[0].error_code) if answer.topics else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            response = await cluster.refresh([partition.topic])
+            indexes = [one.partition_index for topic in response.topics for one in topic.partitions]
+            code = (
+                known_code(response.topics[0].error_code) if response.topics else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
             if code is ErrorCode.NONE and partition.partition not in indexes:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if code not in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
@@ -112,12 +112,12 @@ async def _leader(cluster: Cluster, partition: TopicPartition) -> int:
         raise
 
 
-async def _ask(
-    cluster: Cluster, leader: int, wanted: Mapping[TopicPartition, int], isolation: int
+async def _query(
+    cluster: Cluster, leader: int, timestamps: Mapping[TopicPartition, int], isolation: int
 ) -> dict[TopicPartition, tuple[ErrorCode, ListedOffset]]:
     connection = await cluster.broker(leader)
     topics: dict[str, list[ListOffsetsRequest.ListOffsetsPartition]] = defaultdict(list)
-    for partition, timestamp in wanted.items():
+    for partition, timestamp in timestamps.items():
         topics[partition.topic].append(
             ListOffsetsRequest.ListOffsetsPartition(
                 partition_index=partition.partition,
@@ -131,19 +131,19 @@ async def _ask(
         topics=[ListOffsetsRequest.ListOffsetsTopic(name=name, partitions=some) for name, some in topics.items()],
         timeout_ms=int(cluster.timeout_s * 1000),
     )
-    answer: ListOffsetsResponse = await connection.request(request, timeout_s=cluster.timeout_s)
-    told = {
+    response: ListOffsetsResponse = await connection.request(request, timeout_s=cluster.timeout_s)
+    listed = {
         TopicPartition(topic.name, one.partition_index): (
             known_code(one.error_code),
             ListedOffset(one.offset, one.timestamp, one.leader_epoch),
         )
-        for topic in answer.topics
+        for topic in response.topics
         for one in topic.partitions
     }
-    if told.keys() != wanted.keys():
-        odd = _names(told.keys() ^ wanted.keys())
-        raise UnexpectedAnswer(f"broker {leader} was asked for the offsets of other partitions than it told: {odd}")
-    return told
+    if listed.keys() != timestamps.keys():
+        odd = _names(listed.keys() ^ timestamps.keys())
+        raise UnexpectedResponse(f"broker {leader} returned offsets of other partitions than requested: {odd}")
+    return listed
 
 
 def _names(partitions: Iterable[TopicPartition]) -> str:

@@ -9,6 +9,7 @@ from typing import NamedTuple, cast
 from headrace.base.errors import ConfigError
 from headrace.client.consumer.fetching import READ_COMMITTED, READ_UNCOMMITTED, FetchSettings
 from headrace.client.consumer.list_offsets import EARLIEST, LATEST
+from headrace.client.retry import Backoff
 from headrace.client.wire.options import CONNECTION_OPTIONS
 from headrace.options.table import Kind, Option, OptionTable, Value, unused
 
@@ -24,45 +25,67 @@ _COOPERATIVE = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
 CONSUMER_OPTIONS = OptionTable(
     *CONNECTION_OPTIONS,
     Option("client.id", Kind.STRING, "headrace-consumer", "the name that brokers log"),
-    Option("client.rack", Kind.STRING, "", "where this client is, for assignors; what it reads, it reads from leaders"),
+    Option("client.rack", Kind.STRING, "", "rack of this client, for assignors; records are always read from leaders"),
     Option("auto.offset.reset", Kind.STRING, "latest", "earliest, latest, none or by_duration:PnDTnHnMnS"),
     Option("isolation.level", Kind.STRING, "read_uncommitted", "which records are read", one_of=tuple(ISOLATION)),
-    Option("max.poll.records", Kind.INT, 500, "records of one poll", at_least=1),
-    Option("fetch.min.bytes", Kind.INT, 1, "a broker waits for so much", at_least=0),
-    Option("fetch.max.wait.ms", Kind.INT, 500, "but not longer", at_least=0),
-    Option("fetch.max.bytes", Kind.INT, 50 << 20, "of one fetch from one broker", at_least=0),
-    Option("max.partition.fetch.bytes", Kind.INT, 1 << 20, "of one partition in a fetch", at_least=0),
-    Option("check.crcs", Kind.BOOLEAN, True, "whether checksums of batches are looked at"),
-    Option("enable.auto.commit", Kind.BOOLEAN, True, "whether poll commits what the polls before it gave"),
-    Option("auto.commit.interval.ms", Kind.INT, 5000, "how often", at_least=0),
-    Option("default.api.timeout.ms", Kind.INT, 60_000, "how long a call without a timeout may take", at_least=0),
-    Option("metadata.max.age.ms", Kind.LONG, 300_000, "how old what is known of topics may be", at_least=0),
-    Option("retry.backoff.ms", Kind.LONG, 100, "pause before something is tried again, at first", at_least=0),
-    Option("retry.backoff.max.ms", Kind.LONG, 1000, "and at most", at_least=0),
-    Option("allow.auto.create.topics", Kind.BOOLEAN, True, "whether topics may come into being by being asked for"),
-    Option("exclude.internal.topics", Kind.BOOLEAN, True, "whether patterns leave topics of the cluster itself out"),
+    Option("max.poll.records", Kind.INT, 500, "largest number of records of one poll", at_least=1),
+    Option("fetch.min.bytes", Kind.INT, 1, "bytes a broker waits for before it responds to a fetch", at_least=0),
+    Option("fetch.max.wait.ms", Kind.INT, 500, "longest time a broker waits for them", at_least=0),
+    Option("fetch.max.bytes", Kind.INT, 50 << 20, "largest number of bytes of one fetch from one broker", at_least=0),
+    Option(
+        "max.partition.fetch.bytes",
+        Kind.INT,
+        1 << 20,
+        "largest number of bytes of one partition in a fetch",
+        at_least=0,
+    ),
+    Option("check.crcs", Kind.BOOLEAN, True, "whether checksums of batches are verified"),
+    Option("enable.auto.commit", Kind.BOOLEAN, True, "whether poll commits what previous polls returned"),
+    Option("auto.commit.interval.ms", Kind.INT, 5000, "time between automatic commits", at_least=0),
+    Option("default.api.timeout.ms", Kind.INT, 60_000, "time limit of a call without a timeout", at_least=0),
+    Option("metadata.max.age.ms", Kind.LONG, 300_000, "maximum age of cached metadata", at_least=0),
+    Option("retry.backoff.ms", Kind.LONG, 100, "pause before the first retry; it doubles with each one", at_least=0),
+    Option("retry.backoff.max.ms", Kind.LONG, 1000, "longest pause", at_least=0),
+    Option(
+        "allow.auto.create.topics", Kind.BOOLEAN, True, "whether requesting metadata of a missing topic may create it"
+    ),
+    Option("exclude.internal.topics", Kind.BOOLEAN, True, "whether patterns ignore internal topics"),
     Option("group.id", Kind.STRING, None, "the group that reads and commits together"),
     Option("group.protocol", Kind.STRING, "classic", "classic, or consumer (KIP-848)", one_of=PROTOCOLS),
-    Option("group.instance.id", Kind.STRING, None, "a member with this name may go away and come back"),
-    Option("group.remote.assignor", Kind.STRING, None, "how the coordinator assigns; of the protocol consumer"),
-    Option("partition.assignment.strategy", Kind.LIST, [*_ASSIGNORS, _COOPERATIVE], "of the protocol classic"),
-    Option("session.timeout.ms", Kind.INT, 45_000, "a member that is not heard of so long is out", at_least=1),
-    Option("heartbeat.interval.ms", Kind.INT, 3000, "how often a member is heard of", at_least=1),
-    Option("max.poll.interval.ms", Kind.INT, 300_000, "a member that does not poll so long is out", at_least=1),
-    *unused(
-        "keys and values are bytes here",
-        Option("key.deserializer", Kind.CLASS, None, "of a JVM"),
-        Option("value.deserializer", Kind.CLASS, None, "of a JVM"),
-        Option("interceptor.classes", Kind.LIST, [], "of a JVM"),
+    Option(
+        "group.instance.id", Kind.STRING, None, "name of a static member, which keeps its partitions over a restart"
+    ),
+    Option("group.remote.assignor", Kind.STRING, None, "the coordinator's assignor; only for group.protocol=consumer"),
+    Option("partition.assignment.strategy", Kind.LIST, [*_ASSIGNORS, _COOPERATIVE], "only for group.protocol=classic"),
+    Option(
+        "session.timeout.ms",
+        Kind.INT,
+        45_000,
+        "time without a heartbeat after which a member is removed from its group",
+        at_least=1,
+    ),
+    Option("heartbeat.interval.ms", Kind.INT, 3000, "time between heartbeats of a member", at_least=1),
+    Option(
+        "max.poll.interval.ms",
+        Kind.INT,
+        300_000,
+        "time without a poll after which a member leaves its group",
+        at_least=1,
     ),
     *unused(
-        "brokers of bootstrap.servers are asked whenever others do not answer",
+        "keys and values are bytes here",
+        Option("key.deserializer", Kind.CLASS, None, "only in a JVM"),
+        Option("value.deserializer", Kind.CLASS, None, "only in a JVM"),
+        Option("interceptor.classes", Kind.LIST, [], "only in a JVM"),
+    ),
+    *unused(
+        "the brokers of bootstrap.servers are used whenever others do not respond",
         Option("metadata.recovery.strategy", Kind.STRING, "rebootstrap", "", one_of=("rebootstrap", "none")),
         Option("metadata.recovery.rebootstrap.trigger.ms", Kind.LONG, 300_000, "", at_least=0),
         Option("client.dns.lookup", Kind.STRING, "use_all_dns_ips", ""),
     ),
     *unused(
-        "connections and sockets are as the system has them",
+        "sockets use the defaults of the system",
         Option("connections.max.idle.ms", Kind.LONG, 540_000, "idle close"),
         Option("reconnect.backoff.ms", Kind.LONG, 50, "connect backoff", at_least=0),
         Option("reconnect.backoff.max.ms", Kind.LONG, 1000, "ceiling", at_least=0),
@@ -97,7 +120,7 @@ class ConsumerSettings(NamedTuple):
     check_crcs: bool
     auto_commit_s: float | None  # None: no automatic commits
     api_timeout_s: float
-    backoff_s: float
+    backoff: Backoff
     create_topics: bool
     group_id: str | None
 
@@ -114,7 +137,7 @@ def consumer_settings(values: Mapping[str, Value], given: Mapping[str, object]) 
     group_id = cast(str | None, values["group.id"])
     auto_commit = bool(values["enable.auto.commit"])
     if group_id is None and auto_commit and given.get("enable.auto.commit") is not None:
-        raise ConfigError("enable.auto.commit=true is not allowed without group.id: there is nobody to commit for")
+        raise ConfigError("enable.auto.commit=true is not allowed without group.id: offsets are committed for a group")
     protocol = str(values["group.protocol"]).lower()
     for name in _CONSUMER_ONLY if protocol == "classic" else _CLASSIC_ONLY:
         if given.get(name) is not None:
@@ -132,7 +155,7 @@ def consumer_settings(values: Mapping[str, Value], given: Mapping[str, object]) 
         check_crcs=bool(values["check.crcs"]),
         auto_commit_s=number("auto.commit.interval.ms") / 1000 if auto_commit and group_id is not None else None,
         api_timeout_s=number("default.api.timeout.ms") / 1000,
-        backoff_s=min(number("retry.backoff.ms"), number("retry.backoff.max.ms")) / 1000,
+        backoff=Backoff.of(values),
         create_topics=bool(values["allow.auto.create.topics"]),
         group_id=group_id,
     )

@@ -8,18 +8,19 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.base.errors import RETRIABLE, ErrorCode, HeadraceError, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.client.consumer.fetching import PASSING
+from headrace.client.consumer.fetching import TRANSIENT
 from headrace.client.consumer.list_offsets import LATEST, NO_OFFSET, ListedOffset, list_offsets
 from headrace.client.consumer.options import ConsumerSettings
 from headrace.client.consumer.positions import Positions
 from headrace.client.group.membership import CommittedOffset
+from headrace.client.retry import RetryPolicy
 from headrace.client.tasks import end_tasks
 from headrace.client.wire.cluster import Cluster
-from headrace.client.wire.connection import Disconnected, NoAnswer
 
 _LOG = logging.getLogger("headrace.client")
+_POLICY = RetryPolicy(codes=TRANSIENT | RETRIABLE)
 
 Committed = Callable[[list[TopicPartition]], Awaitable[Mapping[TopicPartition, CommittedOffset]]]
 
@@ -122,7 +123,7 @@ class PositionLookup:
             position.jump(None, reset_to=LATEST)  # no record is that recent: start at the end
         else:
             position.jump(listed.offset)
-            _LOG.info("%s begins at offset %d", partition, listed.offset)
+            _LOG.info("%s starts at offset %d", partition, listed.offset)
 
     def _serials(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return {partition: self._positions.of(partition).serial for partition in partitions}
@@ -136,16 +137,16 @@ class PositionLookup:
         ]
 
     def _failed(self, before: Mapping[TopicPartition, int], error: HeadraceError) -> None:
-        is_passing = isinstance(error, Disconnected | NoAnswer) or (
-            isinstance(error, KafkaError) and (error.code in PASSING or error.retriable)
-        )
-        if is_passing:
-            _LOG.info("positions are looked up again: %s", error)
+        if _POLICY.is_retriable(error):
+            _LOG.info("looking up positions failed, retrying: %s", error)
         else:
             self._fail(error)
         self._later(self._unmoved(before))
 
     def _later(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
-            self._positions.of(partition).retry_at = self._loop.time() + self._settings.backoff_s
-        self._loop.call_later(self._settings.backoff_s, self._wake)
+            position = self._positions.of(partition)
+            position.failures += 1
+            pause_s = self._settings.backoff.pause_s(position.failures)
+            position.retry_at = self._loop.time() + pause_s
+            self._loop.call_later(pause_s, self._wake)

@@ -27,6 +27,7 @@ class Position:
     __slots__ = (
         "end",
         "epoch",
+        "failures",
         "fetch_epoch",
         "fetch_offset",
         "log_start",
@@ -46,6 +47,7 @@ class Position:
         self.paused = False
         self.reset_to: int | None = None  # timestamp by which to look up the offset; None: by what is committed
         self.retry_at = 0.0  # time before which nothing is requested
+        self.failures = 0  # failed requests in a row
         self.end: int | None = None  # offset up to which records could be read at the last fetch
         self.log_start: int | None = None
 
@@ -53,7 +55,7 @@ class Position:
         self.offset, self.epoch, self.reset_to = offset, epoch, reset_to
         self.fetch_offset, self.fetch_epoch = (-1 if offset is None else offset), epoch
         self.serial = next(_serials)
-        self.retry_at = 0.0
+        self.retry_at, self.failures = 0.0, 0
 
     @property
     def lag(self) -> int | None:
@@ -110,11 +112,11 @@ class Positions:
     def fetched(self, partition: TopicPartition, next_offset: int, epoch: int) -> None:
         position = self.of(partition)
         assert next_offset >= position.fetch_offset
-        position.fetch_offset = next_offset
+        position.fetch_offset, position.failures = next_offset, 0
         if epoch >= 0:
             position.fetch_epoch = epoch
 
-    def told(self, fetched: FetchedPartition) -> None:
+    def update_log(self, fetched: FetchedPartition) -> None:
         position = self.of(fetched.partition)
         position.end, position.log_start = fetched.end_offset, fetched.log_start_offset
 

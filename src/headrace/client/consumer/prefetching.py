@@ -11,14 +11,14 @@ from typing import NamedTuple
 from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.client.consumer.decoding import Constants, FetchedBatches
-from headrace.client.consumer.fetching import PASSING, FetchedPartition, FetchTarget, fetch_from
+from headrace.client.consumer.fetching import TRANSIENT, FetchedPartition, FetchTarget, fetch_from
 from headrace.client.consumer.metrics import ConsumerSensors
 from headrace.client.consumer.options import ConsumerSettings
 from headrace.client.consumer.position_lookup import now_ms
 from headrace.client.consumer.positions import Position, Positions
 from headrace.client.tasks import end_tasks
 from headrace.client.wire.cluster import Cluster
-from headrace.client.wire.connection import Disconnected, NoAnswer
+from headrace.client.wire.connection import Disconnected, NoResponse
 
 FETCHES_AHEAD_MAX = 2  # per partition: the one being read, and the next one
 FAILURES_MAX = 100
@@ -52,12 +52,12 @@ class Prefetcher:
         self._loop = asyncio.get_running_loop()
         self._ready: deque[_Ready] = deque()
         self._constants: dict[TopicPartition, Constants] = {}
-        self._under_way: dict[int, asyncio.Task[None]] = {}
+        self._in_flight: dict[int, asyncio.Task[None]] = {}
         self._looking: asyncio.Task[None] | None = None
         self._failures: deque[Exception] = deque(maxlen=FAILURES_MAX)
 
     async def close(self) -> None:
-        tasks = [*self._under_way.values(), *([self._looking] if self._looking else [])]
+        tasks = [*self._in_flight.values(), *([self._looking] if self._looking else [])]
         self._ready.clear()
         await end_tasks(tasks)
 
@@ -117,10 +117,10 @@ class Prefetcher:
             elif position.retry_at <= now:
                 by_leader.setdefault(leader, []).append(self._target(partition, position))
         for leader, targets in by_leader.items():
-            if leader not in self._under_way:
-                asked = {target.partition: self._positions.of(target.partition).serial for target in targets}
-                task = self._loop.create_task(self._ask(leader, targets, asked, is_crowded=leader in crowded))
-                self._under_way[leader] = task
+            if leader not in self._in_flight:
+                serials = {target.partition: self._positions.of(target.partition).serial for target in targets}
+                task = self._loop.create_task(self._fetch(leader, targets, serials, is_crowded=leader in crowded))
+                self._in_flight[leader] = task
         if lost and self._looking is None:
             self._looking = self._loop.create_task(self._find_leaders(sorted(lost)))
 
@@ -134,11 +134,11 @@ class Prefetcher:
 
     def _target(self, partition: TopicPartition, position: Position) -> FetchTarget:
         # Only a new leader's log can differ from the one that was read.
-        is_news = -1 < position.fetch_epoch < self._cluster.leader_epoch(partition)
-        return FetchTarget(partition, position.fetch_offset, position.fetch_epoch if is_news else -1)
+        is_new_leader = -1 < position.fetch_epoch < self._cluster.leader_epoch(partition)
+        return FetchTarget(partition, position.fetch_offset, position.fetch_epoch if is_new_leader else -1)
 
-    async def _ask(
-        self, leader: int, targets: list[FetchTarget], asked: Mapping[TopicPartition, int], *, is_crowded: bool
+    async def _fetch(
+        self, leader: int, targets: list[FetchTarget], serials: Mapping[TopicPartition, int], *, is_crowded: bool
     ) -> None:
         settings = self._settings.fetch
         if is_crowded:
@@ -148,13 +148,13 @@ class Prefetcher:
         begun = self._loop.time()
         try:
             answers = await fetch_from(self._cluster, leader, targets, settings)
-        except (Disconnected, NoAnswer) as error:
-            _LOG.info("fetch from broker %d: %s", leader, error)
-            self._doubt(asked)
+        except (Disconnected, NoResponse) as error:
+            _LOG.info("fetch from broker %d failed, retrying: %s", leader, error)
+            self._forget_leaders(serials)
         except HeadraceError as error:
-            if not (isinstance(error, KafkaError) and error.code in PASSING):
+            if not (isinstance(error, KafkaError) and error.code in TRANSIENT):
                 self._failures.append(error)
-            self._doubt(asked)
+            self._forget_leaders(serials)
         else:
             self._sensors.fetches.record()
             self._sensors.fetch_latency.record((self._loop.time() - begun) * 1000)
@@ -162,20 +162,20 @@ class Prefetcher:
             rows = 0
             for fetched in answers:
                 position = self._positions.get(fetched.partition)
-                if position is None or position.serial != asked[fetched.partition]:
+                if position is None or position.serial != serials[fetched.partition]:
                     continue
                 if position.fetch_offset == fetched.fetch_offset:
                     rows += self._take_in(fetched, position)
             self._sensors.records_per_request.record(rows)
         finally:
-            del self._under_way[leader]
+            del self._in_flight[leader]
             self._wake()
 
     async def _find_leaders(self, topics: list[str]) -> None:
         try:
             await self._cluster.refresh(topics, create=self._settings.create_topics)
         except HeadraceError as error:
-            _LOG.info("metadata of %s: %s", ", ".join(topics), error)
+            _LOG.info("metadata of %s could not be refreshed, retrying: %s", ", ".join(topics), error)
         finally:
             self._looking = None
             for partition, position in self._positions.items():
@@ -192,7 +192,8 @@ class Prefetcher:
         elif fetched.diverges_at is not None:
             self._truncated(fetched, position)
         else:
-            self._positions.told(fetched)
+            position.failures = 0
+            self._positions.update_log(fetched)
             if len(fetched.data):
                 return self._keep(fetched, position)
         return 0
@@ -212,16 +213,22 @@ class Prefetcher:
         return batches.rows
 
     def _refused(self, fetched: FetchedPartition, position: Position) -> None:
-        if fetched.error in PASSING:
-            _LOG.info("fetch of %s at offset %d: %s", fetched.partition, fetched.fetch_offset, fetched.error.name)
-            self._doubt([fetched.partition])
+        if fetched.error in TRANSIENT:
+            _LOG.info(
+                "fetch of %s at offset %d failed, retrying: %s",
+                fetched.partition,
+                fetched.fetch_offset,
+                fetched.error.name,
+            )
+            self._forget_leaders([fetched.partition])
         elif fetched.error is not ErrorCode.OFFSET_OUT_OF_RANGE:
             self._failures.append(KafkaError(fetched.error, f"{fetched.partition} at offset {fetched.fetch_offset}"))
             self._later(position)
         elif self._is_ahead(position):
-            self._later(position)  # what was fetched before is good; decide when it has been read
+            position.failures = 0
+            self._later(position)  # what was fetched before is valid; decide when it has been read
         else:
-            self._reset(fetched, position, "is not there (any more)")
+            self._reset(fetched, position, "does not exist (any more)")
 
     def _truncated(self, fetched: FetchedPartition, position: Position) -> None:
         """Handle a truncation (KIP-320): a new leader lacks records that the old one returned."""
@@ -232,7 +239,9 @@ class Prefetcher:
         elif self._settings.reset.text == "none":
             self._reset(fetched, position, f"was truncated away, the log agrees up to {fetched.diverges_at}")
         else:
-            _LOG.warning("%s was truncated: on from %d", fetched.partition, fetched.diverges_at)
+            _LOG.warning(
+                "%s was truncated on the leader; resuming at offset %d", fetched.partition, fetched.diverges_at
+            )
             position.jump(fetched.diverges_at)
 
     def _reset(self, fetched: FetchedPartition, position: Position, why: str) -> None:
@@ -241,19 +250,21 @@ class Prefetcher:
             self._failures.append(KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{what}; auto.offset.reset is none"))
             self._later(position)
             return
-        _LOG.warning("%s: on by auto.offset.reset=%s", what, self._settings.reset.text)
+        _LOG.warning("%s; resuming by auto.offset.reset=%s", what, self._settings.reset.text)
         position.jump(None, reset_to=self._settings.reset.timestamp(now_ms()))
 
     def _is_ahead(self, position: Position) -> bool:
         return position.offset is not None and position.fetch_offset > position.offset
 
-    def _doubt(self, partitions: Iterable[TopicPartition]) -> None:
+    def _forget_leaders(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
-            self._cluster.doubt(partition)
+            self._cluster.forget_leader(partition)
             position = self._positions.get(partition)
             if position is not None:
                 self._later(position)
 
     def _later(self, position: Position) -> None:
-        position.retry_at = self._loop.time() + self._settings.backoff_s
-        self._loop.call_later(self._settings.backoff_s, self._wake)
+        position.failures += 1
+        pause_s = self._settings.backoff.pause_s(position.failures)
+        position.retry_at = self._loop.time() + pause_s
+        self._loop.call_later(pause_s, self._wake)

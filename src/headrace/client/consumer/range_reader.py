@@ -15,17 +15,17 @@ from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import ZERO_UUID, TopicPartition, Uuid, uuid_text
 from headrace.client.consumer.decoding import ROWS_AT_ONCE, Constants, ConsumerRecord, FetchedBatches, Shape
 from headrace.client.consumer.fetching import (
-    PASSING,
     READ_UNCOMMITTED,
+    TRANSIENT,
     FetchedPartition,
     FetchSettings,
     FetchTarget,
     fetch_from,
 )
 from headrace.client.consumer.list_offsets import EARLIEST, LATEST, list_offset
-from headrace.client.wire.cluster import RETRY_BACKOFF_S, Cluster
-from headrace.client.wire.connection import Disconnected, NoAnswer
-from headrace.client.wire.frames import UnexpectedAnswer
+from headrace.client.retry import UNREACHABLE, Backoff, Retry, RetryPolicy
+from headrace.client.wire.cluster import Cluster
+from headrace.client.wire.frames import UnexpectedResponse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +34,9 @@ RANGE_FETCH_BYTES = 8 << 20  # about 64 Ki rows of 100 bytes
 FETCH_BYTES_MIN = 64 << 10
 STALL_S_MAX = 60.0  # longest time without a new record, for any reason
 # Seconds for which our metadata, and a broker's, may still have the id of a deleted topic with the same name.
-OLD_NEWS_S_MAX = 1.0
+STALE_METADATA_S_MAX = 1.0
+_POLICY = RetryPolicy(codes=TRANSIENT)
+_STALE_POLICY = RetryPolicy(Backoff(0.1, 0.1), codes=TRANSIENT)
 SPARE = 1.2  # factor on the estimated size of the rest of the range, as records differ in size
 
 
@@ -44,7 +46,7 @@ class OffsetGone(KafkaError):
     def __init__(self, partition: TopicPartition, wanted: int, earliest: int, latest: int) -> None:
         super().__init__(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{partition}: offset {wanted} is not there; the partition holds {earliest} to {latest}",
+            f"{partition}: offset {wanted} does not exist; the partition holds {earliest} to {latest}",
         )
         self.partition = partition
         self.wanted = wanted
@@ -119,8 +121,8 @@ async def read_once(
         max_wait_ms=wait_ms, max_bytes=max_bytes, partition_max_bytes=max_bytes, isolation=isolation
     )
     fetched = await _fetch_one(cluster, FetchTarget(partition, offset), settings)
-    if fetched.error in PASSING:
-        cluster.doubt(partition)  # the known leader was outdated: try once more with fresh metadata
+    if fetched.error in TRANSIENT:
+        cluster.forget_leader(partition)  # the known leader was outdated: try once more with fresh metadata
         fetched = await _fetch_one(cluster, FetchTarget(partition, offset), settings)
     if fetched.error is not ErrorCode.NONE:
         raise KafkaError(fetched.error, f"{partition} at offset {offset}")
@@ -135,7 +137,7 @@ async def _fetch_one(cluster: Cluster, target: FetchTarget, settings: FetchSetti
     leader = await cluster.leader_id(target.partition)
     for fetched in await fetch_from(cluster, leader, [target], settings):
         return fetched
-    raise UnexpectedAnswer(f"broker {leader} said nothing about {target.partition}")
+    raise UnexpectedResponse(f"the response of broker {leader} does not contain {target.partition}")
 
 
 class _Range:
@@ -163,29 +165,21 @@ class _Range:
 
     async def fetch(self, offset: int) -> FetchedPartition:
         """Return a fetch with data at `offset`, retrying until the stall limit, or raise the last error."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        deadline = began + self._stall_s_max
+        retry = Retry(_POLICY, self._stall_s_max)
+        stale = Retry(_STALE_POLICY, min(self._stall_s_max, STALE_METADATA_S_MAX))
         while True:
-            failure: Exception
             try:
                 fetched = await self._fetch_once(offset)
                 if len(fetched.data):
                     return fetched
-                failure = OffsetGone(self._partition, offset, fetched.log_start_offset, fetched.end_offset)
-            except (Disconnected, NoAnswer) as error:
-                failure = error
-            except KafkaError as error:
-                if error.code not in PASSING:
-                    raise
-                failure = error
-            if isinstance(failure, TopicChanged):
-                deadline = min(deadline, began + OLD_NEWS_S_MAX)
-            if loop.time() + RETRY_BACKOFF_S > deadline:
-                raise failure
-            if not isinstance(failure, OffsetGone):  # a fetch without data has already waited at the broker
-                self._cluster.doubt(self._partition)
-                await asyncio.sleep(RETRY_BACKOFF_S)
+                if retry.left_s == 0:  # a fetch without data has already waited at the broker, so there is no pause
+                    raise OffsetGone(self._partition, offset, fetched.log_start_offset, fetched.end_offset)
+            except TopicChanged as error:
+                self._cluster.forget_leader(self._partition)
+                await stale.pause(error)
+            except (*UNREACHABLE, KafkaError) as error:
+                self._cluster.forget_leader(self._partition)
+                await retry.pause(error)
 
     async def _fetch_once(self, offset: int) -> FetchedPartition:
         await self._cluster.leader_id(self._partition)
@@ -219,7 +213,7 @@ class TopicChanged(KafkaError):
     def __init__(self, topic: str, before: Uuid, now: Uuid) -> None:
         super().__init__(
             ErrorCode.INCONSISTENT_TOPIC_ID,
-            f"topic {topic} was made anew: its id was {uuid_text(before)} and is {uuid_text(now)}",
+            f"topic {topic} was recreated: its id was {uuid_text(before)} and is {uuid_text(now)}",
         )
         self.before = before
         self.now = now

@@ -15,13 +15,14 @@ from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.client.group.assignors import assignors_named, is_cooperative
 from headrace.client.group.classic_session import EVICTED, ClassicSession, Evicted, Phase
-from headrace.client.group.coordinator_finder import PASSING, GroupCoordinator
+from headrace.client.group.coordinator import GroupCoordinator
 from headrace.client.group.membership import NO_GENERATION, GroupMetadata, RebalanceListener, Subscription
 from headrace.client.group.poll_timer import PollTimer
 from headrace.client.group.settings import DEFAULT_OPERATION, LEAVE_GROUP, group_settings
 from headrace.client.group.subscribed_topics import SubscribedTopics
 from headrace.client.tasks import end_tasks
 from headrace.client.wire.cluster import Cluster
+from headrace.client.wire.coordinator_lookup import COORDINATOR_TRANSIENT
 from headrace.options.table import Value
 
 NOTHING: frozenset[TopicPartition] = frozenset()
@@ -136,7 +137,7 @@ class ClassicMember:
         try:
             assigned = joining.result()
         except Evicted as error:
-            self._want_rejoin(f"the coordinator said {error}")
+            self._want_rejoin(f"the coordinator returned {error}")
             self._is_lost = bool(self._assignment)
             return
         except BaseException as error:
@@ -171,17 +172,19 @@ class ClassicMember:
             ]
 
     async def _keep_alive(self) -> None:
-        retry = False
+        failures = 0
         while True:
-            pause_s = self._settings.backoff_s if retry else self._settings.heartbeat_interval_s
+            pause_s = self._settings.backoff.pause_s(failures) if failures else self._settings.heartbeat_interval_s
             if self._session.may_beat:
                 pause_s = min(pause_s, self._timer.left_s)
             await asyncio.sleep(pause_s)
-            retry = False
             if self._session.phase is not Phase.OUT and self._timer.is_over:
+                failures = 0
                 await self._drop_out()
             elif self._session.may_beat:
-                retry = not await self._beat()
+                failures = 0 if await self._beat() else failures + 1
+            else:
+                failures = 0
 
     async def _beat(self) -> bool:
         """Send a heartbeat; return False if it should be retried soon."""
@@ -191,9 +194,9 @@ class ClassicMember:
         except KafkaError as error:
             code = error.code
         except HeadraceError as error:
-            logger.debug("group %s: no heartbeat: %s", self._settings.group_id, error)
+            logger.debug("group %s: the heartbeat failed, retrying: %s", self._settings.group_id, error)
             return False
-        if code in PASSING:
+        if code in COORDINATOR_TRANSIENT:
             return False
         if code is ErrorCode.NONE or generation != self._session.generation or self._session.phase is not Phase.IN:
             return True
@@ -202,7 +205,7 @@ class ClassicMember:
         elif code in EVICTED:
             self._session.reset(keep_member_id=code is ErrorCode.ILLEGAL_GENERATION)
             self._is_lost = bool(self._assignment)
-            self._want_rejoin(f"the coordinator said {code.name}")
+            self._want_rejoin(f"the coordinator returned {code.name}")
         else:
             self._give_up(KafkaError(code, f"heartbeat in group {self._settings.group_id}"))
         return True
@@ -210,7 +213,7 @@ class ClassicMember:
     async def _drop_out(self) -> None:
         limit_ms = self._settings.max_poll_interval_ms
         logger.warning(
-            "group %s: no poll within max.poll.interval.ms (%d): the member leaves; poll more often or take less with each poll",
+            "group %s: no poll within max.poll.interval.ms (%d): the member leaves the group; poll more often or lower max.poll.records",
             self._settings.group_id,
             limit_ms,
         )
@@ -220,18 +223,22 @@ class ClassicMember:
         if self._settings.is_static:
             self._session.reset()
         else:
-            await self._tell_leaving("consumer poll timeout has expired", self._settings.request_timeout_s)
+            await self._send_leave("consumer poll timeout has expired", self._settings.request_timeout_s)
 
     async def _stop_joining(self) -> None:
         joining, self._joining = self._joining, None
         if joining is not None:
             await end_tasks([joining])
 
-    async def _tell_leaving(self, reason: str, timeout_s: float) -> None:
+    async def _send_leave(self, reason: str, timeout_s: float) -> None:
         try:
             await self._session.leave(reason, timeout_s)
         except HeadraceError as error:  # the session expires by itself
-            logger.info("group %s: leaving was not heard: %s", self._settings.group_id, error)
+            logger.info(
+                "group %s: the coordinator did not confirm that the member left; its session will expire: %s",
+                self._settings.group_id,
+                error,
+            )
 
     # --- leaving
 
@@ -248,6 +255,6 @@ class ClassicMember:
             self._tasks, self._is_lost, self._assignment = [], False, NOTHING
             if operation == LEAVE_GROUP or (operation == DEFAULT_OPERATION and not self._settings.is_static):
                 left_s = max(0.0, deadline - asyncio.get_running_loop().time())
-                await self._tell_leaving("the consumer is being closed", left_s)
+                await self._send_leave("the consumer is being closed", left_s)
             self._session.reset()
             self._topics.not_leading()

@@ -49,13 +49,13 @@ class StickyData(Struct):
     generation: Annotated[Int32, Field("1+", ignorable=True)] = NO_GENERATION
 
 
-def encode_subscription(told: Subscribed) -> bytes:
+def encode_subscription(subscribed: Subscribed) -> bytes:
     subscription = ConsumerProtocolSubscription(
-        topics=sorted(told.topics),
-        user_data=told.user_data or None,
-        owned_partitions=by_topic(told.owned, ConsumerProtocolSubscription.TopicPartition),
-        generation_id=told.generation,
-        rack_id=told.rack,
+        topics=sorted(subscribed.topics),
+        user_data=subscribed.user_data or None,
+        owned_partitions=by_topic(subscribed.owned, ConsumerProtocolSubscription.TopicPartition),
+        generation_id=subscribed.generation,
+        rack_id=subscribed.rack,
     )
     encoded = codec(ConsumerProtocolSubscription, SUBSCRIPTION_VERSION_MAX).encode(subscription)
     return _VERSION.pack(SUBSCRIPTION_VERSION_MAX) + bytes(encoded)
@@ -98,8 +98,8 @@ def _decode(kind: Any, data: bytes, version_max: int) -> Any:
 
 
 def encode_sticky_data(held: Collection[TopicPartition], generation: int) -> bytes:
-    told = StickyData(by_topic(held, StickyData.PreviousTopic), generation)
-    return bytes(codec(StickyData, 1).encode(told))
+    subscribed = StickyData(by_topic(held, StickyData.PreviousTopic), generation)
+    return bytes(codec(StickyData, 1).encode(subscribed))
 
 
 def decode_sticky_data(data: bytes) -> tuple[list[TopicPartition], int]:

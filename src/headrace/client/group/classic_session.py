@@ -21,10 +21,12 @@ from headrace.client.group.classic_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from headrace.client.group.coordinator_finder import ELSEWHERE, JOINS, PASSING, UNREACHABLE, GroupCoordinator, Tries
+from headrace.client.group.coordinator import JOINS, GroupCoordinator
 from headrace.client.group.membership import NO_GENERATION, GroupMetadata
 from headrace.client.group.settings import GroupSettings
 from headrace.client.group.subscribed_topics import SubscribedTopics
+from headrace.client.retry import UNREACHABLE, Retry, RetryPolicy
+from headrace.client.wire.coordinator_lookup import COORDINATOR_MOVED, COORDINATOR_TRANSIENT
 from headrace.protocol.errors import DecodeError
 from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
@@ -86,19 +88,19 @@ class ClassicSession:
         `owned` is what is being read meanwhile, `held` what we had last, for sticky assignors. Raise Evicted if `owned`
         has to be given up, KafkaError for errors that a retry does not fix.
         """
-        tries = Tries(self._settings)
+        retry = Retry(RetryPolicy(self._settings.backoff, codes=COORDINATOR_TRANSIENT))
         while True:
             try:
-                assigned = await self._join_once(owned, held, reason, tries)
+                assigned = await self._join_once(owned, held, reason, retry)
             except UNREACHABLE as error:
-                logger.info("group %s: not joined yet: %s", self._settings.group_id, error)
-                await tries.again(error)
+                logger.info("group %s: not joined yet, retrying: %s", self._settings.group_id, error)
+                await retry.pause(error)
             else:
                 if assigned is not None:
                     return assigned
 
     async def _join_once(
-        self, owned: Collection[TopicPartition], held: Collection[TopicPartition], reason: str, tries: Tries
+        self, owned: Collection[TopicPartition], held: Collection[TopicPartition], reason: str, retry: Retry
     ) -> frozenset[TopicPartition] | None:
         """Try to join once; return None if that can be retried now."""
         try:
@@ -115,10 +117,10 @@ class ClassicSession:
         finally:
             if self.phase is not Phase.IN:
                 self.phase = Phase.OUT
-        await self._take_refusal(code, joined, tries)
+        await self._handle_refusal(code, joined, retry)
         return None
 
-    async def _take_refusal(self, code: ErrorCode, joined: JoinGroupResponse, tries: Tries) -> None:
+    async def _handle_refusal(self, code: ErrorCode, joined: JoinGroupResponse, retry: Retry) -> None:
         if code is ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = joined.member_id
             return
@@ -126,14 +128,12 @@ class ClassicSession:
             self.reset(keep_member_id=code is ErrorCode.ILLEGAL_GENERATION)
             raise Evicted(code.name)
         error = KafkaError(code, f"joining group {self._settings.group_id}")
-        if code in PASSING:
-            if code in ELSEWHERE:
-                self._coordinator.doubt()
-            await tries.again(error)
-        elif code is ErrorCode.REBALANCE_IN_PROGRESS:
-            tries.begin_again()  # retry from the start, without a pause
-        else:
-            raise error
+        if code is ErrorCode.REBALANCE_IN_PROGRESS:
+            retry.reset()  # retry from the start, without a pause
+            return
+        if code in COORDINATOR_MOVED:
+            self._coordinator.forget()
+        await retry.pause(error)
 
     async def _send_join(
         self,
@@ -144,14 +144,14 @@ class ClassicSession:
     ) -> JoinGroupResponse:
         protocols = []
         for assignor in self._assignors:
-            told = Subscribed(
+            subscribed = Subscribed(
                 topics,
                 tuple(owned),
                 self.last.generation,
                 self._settings.rack,
                 user_data=assignor.user_data(held, self.last.generation) or b"",
             )
-            protocols.append(JoinGroupRequest.JoinGroupRequestProtocol(assignor.name, encode_subscription(told)))
+            protocols.append(JoinGroupRequest.JoinGroupRequestProtocol(assignor.name, encode_subscription(subscribed)))
         request = JoinGroupRequest(
             group_id=self._settings.group_id,
             session_timeout_ms=self._settings.session_timeout_ms,
@@ -163,8 +163,10 @@ class ClassicSession:
             reason=reason[:REASON_CHARS_MAX],
         )
         self.phase = Phase.PARKED
-        answer: JoinGroupResponse = await self._coordinator.ask(request, purpose=JOINS, timeout_s=self._patience_s)
-        return answer
+        response: JoinGroupResponse = await self._coordinator.request(
+            request, purpose=JOINS, timeout_s=self._patience_s
+        )
+        return response
 
     @property
     def _patience_s(self) -> float:
@@ -194,12 +196,14 @@ class ClassicSession:
             protocol_name=joined.protocol_name,
             assignments=assignments,
         )
-        answer: SyncGroupResponse = await self._coordinator.ask(request, purpose=JOINS, timeout_s=self._patience_s)
-        if answer.error_code == ErrorCode.NONE:
+        response: SyncGroupResponse = await self._coordinator.request(
+            request, purpose=JOINS, timeout_s=self._patience_s
+        )
+        if response.error_code == ErrorCode.NONE:
             self.last = GroupMetadata(
                 self._settings.group_id, joined.generation_id, self.member_id, self._settings.instance_id
             )
-        return answer
+        return response
 
     async def _assign(self, joined: JoinGroupResponse) -> Mapping[str, list[TopicPartition]]:
         """Assign partitions to all members; return nothing if the coordinator says so (a static leader came back)."""
@@ -215,7 +219,9 @@ class ClassicSession:
             except DecodeError as error:
                 what = f"group {group}: the subscription of member {member.member_id} cannot be read: {error}"
                 raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, what) from error
-        layout = await self._topics.layout_to_assign(frozenset().union(*(told.topics for told in members.values())))
+        layout = await self._topics.layout_to_assign(
+            frozenset().union(*(subscribed.topics for subscribed in members.values()))
+        )
         return {} if joined.skip_assignment else assignor.assign(layout, members)
 
     # --- heartbeats and leaving
@@ -228,10 +234,10 @@ class ClassicSession:
             member_id=self.member_id,
             group_instance_id=self._settings.instance_id,
         )
-        answer: HeartbeatResponse = await self._coordinator.ask(request)
-        code = ErrorCode(answer.error_code)
-        if code in ELSEWHERE:
-            self._coordinator.doubt()
+        response: HeartbeatResponse = await self._coordinator.request(request)
+        code = ErrorCode(response.error_code)
+        if code in COORDINATOR_MOVED:
+            self._coordinator.forget()
         return code
 
     async def leave(self, reason: str, timeout_s: float) -> None:
@@ -248,10 +254,10 @@ class ClassicSession:
             return LeaveGroupRequest(group_id=self._settings.group_id, members=[identity])
 
         self.reset()
-        answer: LeaveGroupResponse = await self._coordinator.ask_by_version(
+        response: LeaveGroupResponse = await self._coordinator.request_by_version(
             LeaveGroupRequest, request, timeout_s=timeout_s
         )
-        code = ErrorCode(answer.error_code or next((member.error_code for member in answer.members), 0))
+        code = ErrorCode(response.error_code or next((member.error_code for member in response.members), 0))
         if code is not ErrorCode.NONE:
             raise KafkaError(code, f"leaving group {self._settings.group_id}")
 

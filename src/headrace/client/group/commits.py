@@ -8,10 +8,12 @@ from typing import Any
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.client.group.coordinator_finder import ELSEWHERE, PASSING, UNREACHABLE, GroupCoordinator, Tries
+from headrace.client.group.coordinator import GroupCoordinator
 from headrace.client.group.membership import CommittedOffset, GroupMetadata
 from headrace.client.group.settings import CONSUMER, group_settings
+from headrace.client.retry import Retry, RetryPolicy
 from headrace.client.wire.cluster import Cluster
+from headrace.client.wire.coordinator_lookup import COORDINATOR_MOVED, COORDINATOR_TRANSIENT
 from headrace.options.table import Value
 from headrace.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
@@ -20,7 +22,7 @@ BY_NAME_VERSION_MAX = 9  # version of OffsetCommit and OffsetFetch; from 10 on, 
 MANY_GROUPS_VERSION_MIN = 8
 
 STABLE_VERSION_MIN = 7  # version of OffsetFetch; older brokers do not know offsets that are pending in a transaction
-_TRY_AGAIN = PASSING | {
+_TRANSIENT = COORDINATOR_TRANSIENT | {
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.UNSTABLE_OFFSET_COMMIT,
@@ -45,23 +47,20 @@ class Commits:
         `current` returns our current group metadata, in case `group` is outdated.
         """
         left = dict(offsets)
-        tries = Tries(self._settings, timeout_s)
-        while left:
-            wrong: Exception
-            try:
-                codes = await self._send(left, group, tries.left_s)
-            except UNREACHABLE as error:
-                wrong = error
-            else:
-                left = {partition: left[partition] for partition, code in codes.items() if code is not ErrorCode.NONE}
-                if not left:
-                    return
+        policy = RetryPolicy(self._settings.backoff, codes=_retriable(_TRANSIENT, current))
+        retry = Retry(policy, timeout_s)
+
+        async def attempt() -> None:
+            nonlocal left, group
+            codes = await self._send(left, group, self._request_timeout_s(retry))
+            left = {partition: left[partition] for partition, code in codes.items() if code is not ErrorCode.NONE}
+            if left:
                 group = self._renewed(codes.values(), group, current)
-                partition = next((one for one in left if codes[one] not in _TRY_AGAIN), next(iter(left)))
-                wrong = KafkaError(codes[partition], f"commit of {partition} by group {self._settings.group_id}")
-                if not self._may_try_again(codes[partition], current):
-                    raise wrong
-            await tries.again(wrong)
+                partition = next((one for one in left if codes[one] not in policy.codes), next(iter(left)))
+                raise KafkaError(codes[partition], f"commit of {partition} by group {self._settings.group_id}")
+
+        if left:
+            await retry.run(attempt)
 
     async def committed(
         self,
@@ -73,35 +72,29 @@ class Commits:
         """Return committed offsets without partitions that have none; wait for offsets pending in transactions."""
         if not partitions:
             return {}
-        tries = Tries(self._settings, timeout_s)
-        while True:
-            wrong: Exception
-            try:
-                found = await self._fetch(partitions, group, tries.left_s)
-            except UNREACHABLE as error:
-                wrong = error
-            else:
-                codes = {name: value for name, value in found.items() if isinstance(value, ErrorCode)}
-                if not codes:
-                    return {one: value for one, value in found.items() if isinstance(value, CommittedOffset)}
-                group = self._renewed(codes.values(), group, current)
-                partition = next(
-                    (one for one in codes if not self._may_try_again(codes[one], current)), next(iter(codes))
-                )
+        codes = _retriable(_TRANSIENT - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}, current)
+        retry = Retry(RetryPolicy(self._settings.backoff, codes=codes), timeout_s)
+
+        async def attempt() -> dict[TopicPartition, CommittedOffset]:
+            nonlocal group
+            found = await self._fetch(partitions, group, self._request_timeout_s(retry))
+            errors = {partition: value for partition, value in found.items() if isinstance(value, ErrorCode)}
+            if errors:
+                group = self._renewed(errors.values(), group, current)
+                partition = next((one for one in errors if errors[one] not in codes), next(iter(errors)))
                 what = f"the committed offset of {partition} in group {self._settings.group_id}"
-                wrong = KafkaError(codes[partition], what)
-                is_missing = codes[partition] is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                if is_missing or not self._may_try_again(codes[partition], current):
-                    raise wrong
-            await tries.again(wrong)
+                raise KafkaError(errors[partition], what)
+            return {one: value for one, value in found.items() if isinstance(value, CommittedOffset)}
+
+        return await retry.run(attempt)
+
+    def _request_timeout_s(self, retry: Retry) -> float:
+        return min(retry.left_s, self._settings.request_timeout_s)
 
     def _renewed(self, codes: Collection[ErrorCode], group: GroupMetadata, current: Current | None) -> GroupMetadata:
-        if not ELSEWHERE.isdisjoint(codes) or ErrorCode.REQUEST_TIMED_OUT in codes:
-            self._coordinator.doubt()
+        if not COORDINATOR_MOVED.isdisjoint(codes) or ErrorCode.REQUEST_TIMED_OUT in codes:
+            self._coordinator.forget()
         return current() if current is not None and ErrorCode.STALE_MEMBER_EPOCH in codes else group
-
-    def _may_try_again(self, code: ErrorCode, current: Current | None) -> bool:
-        return code in _TRY_AGAIN or (code is ErrorCode.STALE_MEMBER_EPOCH and current is not None)
 
     async def _send(
         self, offsets: Mapping[TopicPartition, CommittedOffset], group: GroupMetadata, timeout_s: float
@@ -126,12 +119,12 @@ class Commits:
                 for name, some in topics.items()
             ],
         )
-        answer: OffsetCommitResponse = await self._coordinator.ask_by_version(
+        response: OffsetCommitResponse = await self._coordinator.request_by_version(
             OffsetCommitRequest, lambda version: request, BY_NAME_VERSION_MAX, timeout_s=timeout_s
         )
         codes = {
             TopicPartition(topic.name, one.partition_index): ErrorCode(one.error_code)
-            for topic in answer.topics
+            for topic in response.topics
             for one in topic.partitions
         }
         return {partition: codes.get(partition, ErrorCode.UNKNOWN_SERVER_ERROR) for partition in offsets}
@@ -161,16 +154,23 @@ class Commits:
             )
             return OffsetFetchRequest(groups=[wanted], require_stable=is_stable)
 
-        answer: OffsetFetchResponse = await self._coordinator.ask_by_version(
+        response: OffsetFetchResponse = await self._coordinator.request_by_version(
             OffsetFetchRequest, request, BY_NAME_VERSION_MAX, timeout_s=timeout_s
         )
-        told: Any = answer.groups[0] if answer.groups else answer
-        if told.error_code:
-            return dict.fromkeys(partitions, ErrorCode(told.error_code))
+        group_response: Any = response.groups[0] if response.groups else response
+        if group_response.error_code:
+            return dict.fromkeys(partitions, ErrorCode(group_response.error_code))
         found = {
-            TopicPartition(topic.name, one.partition_index): one for topic in told.topics for one in topic.partitions
+            TopicPartition(topic.name, one.partition_index): one
+            for topic in group_response.topics
+            for one in topic.partitions
         }
         return {partition: _committed(found.get(partition)) for partition in partitions}
+
+
+def _retriable(codes: frozenset[ErrorCode], current: Current | None) -> frozenset[ErrorCode]:
+    """Return the codes to retry: those given, and an outdated epoch if the current one can be had."""
+    return codes if current is None else codes | {ErrorCode.STALE_MEMBER_EPOCH}
 
 
 def _committed(one: Any) -> CommittedOffset | ErrorCode | None:

@@ -20,18 +20,18 @@ JOINING, LEAVING, LEAVING_TO_RETURN = 0, -1, -2  # member epochs
 REGEX_VERSION_MIN = 1
 
 Owned = Mapping[TopicPartition, Uuid]  # topic ids by partition, because another topic may have the same name
-Told = dict[Uuid, list[int]]
+PartitionsById = dict[Uuid, list[int]]
 
 
 class Heartbeats:
     def __init__(self, settings: GroupSettings) -> None:
         self._settings = settings
-        self._told_subscription: Subscription | None = None
-        self._told_owned: Told | None = None
+        self._sent_subscription: Subscription | None = None
+        self._sent_owned: PartitionsById | None = None
 
     def forget(self) -> None:
         """Make the next heartbeat carry everything."""
-        self._told_subscription = self._told_owned = None
+        self._sent_subscription = self._sent_owned = None
 
     def next(
         self, member_id: str, epoch: int, subscription: Subscription, owned: Owned
@@ -44,23 +44,23 @@ class Heartbeats:
             member_epoch=epoch,
             instance_id=self._settings.instance_id,
         )
-        told = self._told_subscription
-        if told is None:
+        sent = self._sent_subscription
+        if sent is None:
             request.rack_id = self._settings.rack
             request.rebalance_timeout_ms = self._settings.max_poll_interval_ms
             request.server_assignor = self._settings.remote_assignor
-        if told is None or told.topics != subscription.topics:
+        if sent is None or sent.topics != subscription.topics:
             request.subscribed_topic_names = sorted(subscription.topics)
-        if told is None or told.pattern != subscription.pattern:
-            request.subscribed_topic_regex = subscription.pattern if told is None else subscription.pattern or ""
-        self._told_subscription = subscription
+        if sent is None or sent.pattern != subscription.pattern:
+            request.subscribed_topic_regex = subscription.pattern if sent is None else subscription.pattern or ""
+        self._sent_subscription = subscription
         owning = by_id(owned)
-        if owning != self._told_owned:
+        if owning != self._sent_owned:
             request.topic_partitions = [
                 ConsumerGroupHeartbeatRequest.TopicPartitions(topic_id=topic, partitions=some)
                 for topic, some in owning.items()
             ]
-            self._told_owned = owning
+            self._sent_owned = owning
         return request
 
     def last(self, member_id: str, epoch: int) -> ConsumerGroupHeartbeatRequest:
@@ -73,8 +73,8 @@ class Heartbeats:
         )
 
 
-def by_id(owned: Owned) -> Told:
-    found: Told = defaultdict(list)
+def by_id(owned: Owned) -> PartitionsById:
+    found: PartitionsById = defaultdict(list)
     for (_, partition), topic_id in sorted(owned.items()):
         found[topic_id].append(partition)
     return dict(found)

@@ -23,12 +23,14 @@ from headrace.client.group.consumer_heartbeat import (
     Heartbeats,
     given,
 )
-from headrace.client.group.coordinator_finder import ELSEWHERE, PASSING, GroupCoordinator, Tries
+from headrace.client.group.coordinator import GroupCoordinator
 from headrace.client.group.membership import GroupMetadata, RebalanceListener, Subscription
 from headrace.client.group.poll_timer import PollTimer
 from headrace.client.group.settings import DEFAULT_OPERATION, LEAVE_GROUP, REMAIN_IN_GROUP, group_settings
+from headrace.client.retry import Retry, RetryPolicy
 from headrace.client.tasks import end_tasks
 from headrace.client.wire.cluster import Cluster
+from headrace.client.wire.coordinator_lookup import COORDINATOR_MOVED, COORDINATOR_TRANSIENT
 from headrace.options.table import Value
 from headrace.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -66,7 +68,7 @@ class ConsumerMember:
         self._is_lost = False
         self._failure: KafkaError | None = None
         self._beat_now = asyncio.Event()
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -96,7 +98,7 @@ class ConsumerMember:
 
     async def _settle(self, deadline: float) -> bool:
         while not self._is_settled:
-            self._news.clear()
+            self._changed.clear()
             if self._is_lost:
                 await self._lose()
             elif self._failure is not None:
@@ -111,7 +113,7 @@ class ConsumerMember:
             else:
                 try:
                     async with asyncio.timeout_at(deadline):
-                        await self._news.wait()
+                        await self._changed.wait()
                 except TimeoutError:
                     return False
         return True
@@ -150,7 +152,7 @@ class ConsumerMember:
     # --- in the background
 
     async def _keep_alive(self) -> None:
-        tries = Tries(self._settings)
+        retry = Retry(RetryPolicy(self._settings.backoff, exceptions=(HeadraceError,)))
         while True:
             if self._state is State.OUT:
                 await self._beat_now.wait()
@@ -165,11 +167,11 @@ class ConsumerMember:
             except KafkaError as error:
                 self._fail(error)
             except HeadraceError as error:
-                logger.info("group %s: no heartbeat: %s", self._settings.group_id, error)
+                logger.info("group %s: the heartbeat failed, retrying: %s", self._settings.group_id, error)
                 self._heartbeats.forget()
-                await tries.again(error)
+                await retry.pause(error)
             else:
-                tries.begin_again()
+                retry.reset()
                 await self._pause(min(pause_s, self._timer.left_s))
 
     async def _pause(self, pause_s: float) -> None:
@@ -184,21 +186,21 @@ class ConsumerMember:
 
         Raise KafkaError for errors that a retry does not fix, HeadraceError if the heartbeat should be retried.
         """
-        answer: ConsumerGroupHeartbeatResponse = await self._coordinator.ask_by_version(
+        response: ConsumerGroupHeartbeatResponse = await self._coordinator.request_by_version(
             ConsumerGroupHeartbeatRequest, self._request
         )
-        code = ErrorCode(answer.error_code)
+        code = ErrorCode(response.error_code)
         if code in FENCED:
             self._be_fenced(code)
             return 0.0
-        if code in PASSING:
-            if code in ELSEWHERE:
-                self._coordinator.doubt()
+        if code in COORDINATOR_TRANSIENT:
+            if code in COORDINATOR_MOVED:
+                self._coordinator.forget()
             raise HeadraceError(code.name)
         if code is not ErrorCode.NONE:
-            raise KafkaError(code, answer.error_message or f"group {self._settings.group_id}")
-        await self._hear(answer)
-        return answer.heartbeat_interval_ms / 1000 if len(self._target) == len(self._named) else UNNAMED_TOPIC_S
+            raise KafkaError(code, response.error_message or f"group {self._settings.group_id}")
+        await self._accept(response)
+        return response.heartbeat_interval_ms / 1000 if len(self._target) == len(self._named) else UNNAMED_TOPIC_S
 
     def _request(self, version: int) -> ConsumerGroupHeartbeatRequest:
         if self._subscription.pattern is not None and version < REGEX_VERSION_MIN:
@@ -207,15 +209,15 @@ class ConsumerMember:
         member_id = "" if version < REGEX_VERSION_MIN and self._epoch == JOINING else self._member_id
         return self._heartbeats.next(member_id, self._epoch, self._subscription, self._owned)
 
-    async def _hear(self, answer: ConsumerGroupHeartbeatResponse) -> None:
-        self._member_id = answer.member_id or self._member_id
-        self._epoch = answer.member_epoch
+    async def _accept(self, response: ConsumerGroupHeartbeatResponse) -> None:
+        self._member_id = response.member_id or self._member_id
+        self._epoch = response.member_epoch
         self._last = GroupMetadata(self._settings.group_id, self._epoch, self._member_id, self._settings.instance_id)
-        if answer.assignment is not None:
-            self._target = given(answer.assignment.topic_partitions)
+        if response.assignment is not None:
+            self._target = given(response.assignment.topic_partitions)
         await self._name_topics()
         self._state = State.IN
-        self._tell()
+        self._notify()
 
     async def _name_topics(self) -> None:
         """Resolve the topic ids of the target to names, requesting metadata if necessary."""
@@ -233,8 +235,8 @@ class ConsumerMember:
         if named != self._named:
             self._named = named
 
-    def _tell(self) -> None:
-        self._news.set()
+    def _notify(self) -> None:
+        self._changed.set()
         if not self._is_settled:
             self._listener.wake()
 
@@ -254,28 +256,36 @@ class ConsumerMember:
         self._target, self._named = frozenset(), {}
         self._is_lost = bool(self._owned)
         self._heartbeats.forget()
-        self._tell()
+        self._notify()
 
     async def _drop_out(self) -> None:
         logger.warning(
-            "group %s: no poll within max.poll.interval.ms (%d): the member leaves; poll more often or take less with each poll",
+            "group %s: no poll within max.poll.interval.ms (%d): the member leaves the group; poll more often or lower max.poll.records",
             self._settings.group_id,
             self._settings.max_poll_interval_ms,
         )
         epoch = LEAVING_TO_RETURN if self._settings.is_static else LEAVING
         self._go_out()
-        await self._tell_leaving(epoch, self._settings.request_timeout_s)
+        await self._send_leave(epoch, self._settings.request_timeout_s)
 
-    async def _tell_leaving(self, epoch: int, timeout_s: float) -> None:
+    async def _send_leave(self, epoch: int, timeout_s: float) -> None:
         request = self._heartbeats.last(self._member_id, epoch)
         try:
-            answer: ConsumerGroupHeartbeatResponse = await self._coordinator.ask(request, timeout_s=timeout_s)
+            response: ConsumerGroupHeartbeatResponse = await self._coordinator.request(request, timeout_s=timeout_s)
         except HeadraceError as error:  # the session expires by itself
-            logger.info("group %s: leaving was not heard: %s", self._settings.group_id, error)
+            logger.info(
+                "group %s: the coordinator did not confirm that the member left; its session will expire: %s",
+                self._settings.group_id,
+                error,
+            )
         else:
-            if answer.error_code not in (ErrorCode.NONE, *FENCED):
-                code = ErrorCode(answer.error_code)
-                logger.info("group %s: leaving was refused: %s", self._settings.group_id, code.name)
+            if response.error_code not in (ErrorCode.NONE, *FENCED):
+                code = ErrorCode(response.error_code)
+                logger.info(
+                    "group %s: the coordinator refused the request to leave; the session will expire: %s",
+                    self._settings.group_id,
+                    code.name,
+                )
 
     # --- leaving
 
@@ -294,7 +304,7 @@ class ConsumerMember:
             epoch = self._last_epoch(operation)
             if was_known and epoch is not None:
                 left_s = max(0.0, deadline - asyncio.get_running_loop().time())
-                await self._tell_leaving(epoch, left_s)
+                await self._send_leave(epoch, left_s)
 
     def _last_epoch(self, operation: str) -> int | None:
         """Return the epoch to leave with, or None to send nothing and let the session expire."""

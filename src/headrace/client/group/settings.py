@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from headrace.base.errors import ConfigError
+from headrace.client.retry import Backoff
 from headrace.options.table import Value
 
 CLASSIC, CONSUMER = "classic", "consumer"
@@ -27,8 +28,7 @@ class GroupSettings(NamedTuple):
     create_topics: bool
     metadata_max_age_s: float
     request_timeout_s: float
-    backoff_s: float
-    backoff_s_max: float
+    backoff: Backoff
 
     @property
     def is_static(self) -> bool:
@@ -61,8 +61,7 @@ def group_settings(values: Mapping[str, Value]) -> GroupSettings:
         create_topics=bool(values["allow.auto.create.topics"]),
         metadata_max_age_s=_number(values, "metadata.max.age.ms") / 1000,
         request_timeout_s=_number(values, "request.timeout.ms") / 1000,
-        backoff_s=_number(values, "retry.backoff.ms") / 1000,
-        backoff_s_max=_number(values, "retry.backoff.max.ms") / 1000,
+        backoff=Backoff.of(values),
     )
 
 

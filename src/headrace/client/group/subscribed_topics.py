@@ -60,10 +60,10 @@ class SubscribedTopics:
     async def _matching(self) -> frozenset[str]:
         if self._pattern is None:
             return self._subscription.topics
-        pattern, answer = self._pattern, await self._cluster.refresh(None)
+        pattern, response = self._pattern, await self._cluster.refresh(None)
         return frozenset(
             topic.name
-            for topic in answer.topics
+            for topic in response.topics
             if topic.name is not None
             and topic.error_code == ErrorCode.NONE
             and not (topic.is_internal and self._settings.exclude_internal)
@@ -81,12 +81,12 @@ class SubscribedTopics:
 
     async def _layout(self, topics: frozenset[str]) -> Layout:
         create = self._settings.create_topics and self._pattern is None
-        answer = await self._cluster.refresh(sorted(topics), create=create)
-        for topic in answer.topics:
+        response = await self._cluster.refresh(sorted(topics), create=create)
+        for topic in response.topics:
             code = ErrorCode(topic.error_code)
             if code in _REFUSED and topic.name in self._subscription.topics:
                 raise KafkaError(code, f"topic {topic.name}")
-        return layout_of(answer)
+        return layout_of(response)
 
     async def watch(self) -> None:
         """Look for changes forever; run this in a separate task."""
@@ -100,7 +100,7 @@ class SubscribedTopics:
             try:
                 await self._look()
             except HeadraceError as error:
-                logger.debug("group %s: metadata could not be had: %s", self._settings.group_id, error)
+                logger.debug("group %s: metadata could not be refreshed: %s", self._settings.group_id, error)
 
     @property
     def _is_something_missing(self) -> bool:
@@ -121,11 +121,11 @@ class SubscribedTopics:
                 self._changed("topics have changed since the last assignment")
 
 
-def layout_of(answer: MetadataResponse) -> Layout:
-    racks = {broker.node_id: broker.rack for broker in answer.brokers}
+def layout_of(response: MetadataResponse) -> Layout:
+    racks = {broker.node_id: broker.rack for broker in response.brokers}
     counts: dict[str, int] = {}
     partition_racks: dict[TopicPartition, frozenset[str]] = {}
-    for topic in answer.topics:
+    for topic in response.topics:
         if topic.name is None or topic.error_code != ErrorCode.NONE or not topic.partitions:
             continue
         counts[topic.name] = len(topic.partitions)

@@ -25,7 +25,7 @@ class ProducerIdentity(NamedTuple):
     epoch: int
 
 
-NOBODY = ProducerIdentity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+NO_PRODUCER = ProducerIdentity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 class Delivery(Protocol):
@@ -89,7 +89,7 @@ class ProducerBatch:
         self.entries: list[Entry] = []
         self.attempts = 0
         self.retry_at = 0.0
-        self.identity = NOBODY
+        self.identity = NO_PRODUCER
         self.base_sequence = NO_SEQUENCE
         self.sequence_was_reset = False
         self.is_closed = False

@@ -62,7 +62,7 @@ class BufferSpace:
             if isinstance(error, asyncio.CancelledError):
                 raise
             free = f"{self.available} of {self.total} bytes are free (buffer.memory)"
-            raise BufferFull(f"no room for {size} bytes within {timeout_s:g} s (max.block.ms): {free}") from error
+            raise BufferFull(f"no space for {size} bytes within {timeout_s:g} s (max.block.ms): {free}") from error
 
     def give(self, size: int) -> None:
         self.available += size

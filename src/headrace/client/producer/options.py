@@ -8,6 +8,7 @@ from typing import cast
 from msgspec import Struct
 
 from headrace.base.errors import ConfigError
+from headrace.client.retry import Backoff
 from headrace.client.wire.options import CONNECTION_OPTIONS
 from headrace.options.table import INT_MAX, Kind, Option, OptionTable, Value, unused
 from headrace.records.compression import LEVELS, Codec
@@ -22,11 +23,11 @@ ARROW_BATCH_BYTES = 1024 * 1024  # faster than 256 or 512 KiB on every broker tr
 PRODUCER_OPTIONS = OptionTable(
     *CONNECTION_OPTIONS,
     Option("client.id", Kind.STRING, "headrace-producer", "the name that brokers log"),
-    Option("acks", Kind.STRING, "all", "who must have a batch before it counts as sent", one_of=tuple(ACKS)),
-    Option("enable.idempotence", Kind.BOOLEAN, True, "a batch that is sent again is written once"),
-    Option("max.in.flight.requests.per.connection", Kind.INT, 5, "requests under way to a broker", at_least=1),
-    Option("retries", Kind.INT, INT_MAX, "how often a batch is sent again", at_least=0),
-    Option("delivery.timeout.ms", Kind.INT, 120_000, "after this a record counts as not sent", at_least=0),
+    Option("acks", Kind.STRING, "all", "replicas that must have a batch before it counts as sent", one_of=tuple(ACKS)),
+    Option("enable.idempotence", Kind.BOOLEAN, True, "whether a batch that is sent again is written once"),
+    Option("max.in.flight.requests.per.connection", Kind.INT, 5, "unacknowledged requests per broker", at_least=1),
+    Option("retries", Kind.INT, INT_MAX, "number of retries of a batch", at_least=0),
+    Option("delivery.timeout.ms", Kind.INT, 120_000, "time limit from send to the delivery of a record", at_least=0),
     Option("linger.ms", Kind.LONG, 5, "how long a batch waits for more records", at_least=0),
     Option("batch.size", Kind.INT, 16_384, "bytes of a batch of records, before compression", at_least=0),
     Option(
@@ -37,7 +38,7 @@ PRODUCER_OPTIONS = OptionTable(
         at_least=1,
     ),
     Option("buffer.memory", Kind.LONG, 33_554_432, "bytes of all records that are not sent yet", at_least=0),
-    Option("max.block.ms", Kind.LONG, 60_000, "how long send waits for room or for metadata", at_least=0),
+    Option("max.block.ms", Kind.LONG, 60_000, "time that send waits for buffer space or metadata", at_least=0),
     Option("max.request.size", Kind.INT, 1_048_576, "bytes of a request, and of a record", at_least=1),
     Option(
         "compression.type",
@@ -72,29 +73,37 @@ PRODUCER_OPTIONS = OptionTable(
     Option("transactional.id", Kind.STRING, None, "makes transactions possible"),
     Option("transaction.timeout.ms", Kind.INT, 60_000, "the coordinator aborts what is open longer", at_least=1),
     Option("transaction.two.phase.commit.enable", Kind.BOOLEAN, False, "prepared transactions wait for a decision"),
-    Option("metadata.max.age.ms", Kind.LONG, 300_000, "how old what is known of topics may get", at_least=0),
-    Option("retry.backoff.ms", Kind.LONG, 100, "pause before a batch is sent again, at first", at_least=0),
-    Option("retry.backoff.max.ms", Kind.LONG, 1000, "and at most", at_least=0),
-    Option("reconnect.backoff.ms", Kind.LONG, 50, "pause before a broker is connected to again, at first", at_least=0),
-    Option("reconnect.backoff.max.ms", Kind.LONG, 1000, "and at most", at_least=0),
+    Option("metadata.max.age.ms", Kind.LONG, 300_000, "maximum age of cached metadata", at_least=0),
+    Option(
+        "retry.backoff.ms",
+        Kind.LONG,
+        100,
+        "pause before the first retry of a batch; it doubles with each one",
+        at_least=0,
+    ),
+    Option("retry.backoff.max.ms", Kind.LONG, 1000, "longest pause", at_least=0),
+    Option(
+        "reconnect.backoff.ms", Kind.LONG, 50, "pause before the first reconnect; it doubles with each one", at_least=0
+    ),
+    Option("reconnect.backoff.max.ms", Kind.LONG, 1000, "longest pause", at_least=0),
     *unused(
         "keys and values are bytes here",
-        Option("key.serializer", Kind.CLASS, None, "of a JVM"),
-        Option("value.serializer", Kind.CLASS, None, "of a JVM"),
-        Option("interceptor.classes", Kind.LIST, [], "of a JVM"),
+        Option("key.serializer", Kind.CLASS, None, "only in a JVM"),
+        Option("value.serializer", Kind.CLASS, None, "only in a JVM"),
+        Option("interceptor.classes", Kind.LIST, [], "only in a JVM"),
     ),
     *unused(
         "a slow partition is avoided by the length of its queue",
         Option("partitioner.availability.timeout.ms", Kind.LONG, 0, "skip stuck partitions", at_least=0),
     ),
     *unused(
-        "brokers of bootstrap.servers are asked whenever others do not answer",
+        "the brokers of bootstrap.servers are used whenever others do not respond",
         Option("metadata.recovery.strategy", Kind.STRING, "rebootstrap", "", one_of=("rebootstrap", "none")),
         Option("metadata.recovery.rebootstrap.trigger.ms", Kind.LONG, 300_000, "", at_least=0),
         Option("client.dns.lookup", Kind.STRING, "use_all_dns_ips", ""),
     ),
     *unused(
-        "connections and sockets are as the system has them",
+        "sockets use the defaults of the system",
         Option("connections.max.idle.ms", Kind.LONG, 540_000, "idle close"),
         Option("metadata.max.idle.ms", Kind.LONG, 300_000, "forget idle topics", at_least=5000),
         Option("send.buffer.bytes", Kind.INT, 131_072, "of a socket", at_least=-1),
@@ -128,8 +137,8 @@ class ProducerSettings(Struct, frozen=True):
     transaction_timeout_ms: int
     two_phase: bool
     metadata_age_s: float
-    retry_backoff_s: tuple[float, float]
-    reconnect_backoff_s: tuple[float, float]
+    retry_backoff: Backoff
+    reconnect_backoff: Backoff
 
 
 def producer_settings(values: Mapping[str, Value], given: Mapping[str, object]) -> ProducerSettings:
@@ -171,8 +180,8 @@ def producer_settings(values: Mapping[str, Value], given: Mapping[str, object]) 
         transaction_timeout_ms=number("transaction.timeout.ms"),
         two_phase=bool(values["transaction.two.phase.commit.enable"]),
         metadata_age_s=seconds("metadata.max.age.ms"),
-        retry_backoff_s=_backoff(values, "retry"),
-        reconnect_backoff_s=_backoff(values, "reconnect"),
+        retry_backoff=Backoff.of(values, "retry"),
+        reconnect_backoff=Backoff.of(values, "reconnect"),
     )
 
 
@@ -193,7 +202,7 @@ def _idempotent(values: Mapping[str, Value], given: Mapping[str, object]) -> boo
         )
     if not values["enable.idempotence"]:
         return False
-    asked = transactional or given.get("enable.idempotence") is not None
+    is_explicit = transactional or given.get("enable.idempotence") is not None
     in_flight = cast(int, values["max.in.flight.requests.per.connection"])
     if in_flight > IN_FLIGHT_IDEMPOTENT_MAX:
         raise ConfigError(
@@ -201,7 +210,7 @@ def _idempotent(values: Mapping[str, Value], given: Mapping[str, object]) -> boo
             f"{IN_FLIGHT_IDEMPOTENT_MAX} (or say enable.idempotence=false)"
         )
     for name, wrong in (("acks", ACKS[str(values["acks"])] != -1), ("retries", values["retries"] == 0)):
-        if wrong and asked:
+        if wrong and is_explicit:
             needed = "all" if name == "acks" else "more than 0"
             raise ConfigError(f"{name}={values[name]} is not allowed: idempotence needs {name} to be {needed}")
         if wrong:
@@ -228,8 +237,3 @@ def _level(values: Mapping[str, Value], codec: Codec) -> int | None:
         return None
     level = cast(int, values[f"compression.{codec.name.lower()}.level"])
     return None if codec is Codec.GZIP and level == GZIP_DEFAULT_LEVEL else level
-
-
-def _backoff(values: Mapping[str, Value], name: str) -> tuple[float, float]:
-    first, most = (cast(int, values[f"{name}.backoff.{which}"]) / 1000 for which in ("ms", "max.ms"))
-    return min(first, most), most

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from headrace.base.errors import RETRIABLE, ErrorCode, KafkaError
-from headrace.client.background_tasks import pause_s
 from headrace.client.producer.accumulator import Accumulator
 from headrace.client.producer.batches import ProducerBatch, split
 from headrace.client.producer.metrics import ProducerMetrics
@@ -18,7 +17,7 @@ from headrace.client.wire.cluster import Cluster
 from headrace.protocol.messages.produce import ProduceResponse
 
 # Errors after which the known leader is in doubt.
-_DOUBTS = frozenset(
+_LEADER_IN_DOUBT = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.LEADER_NOT_AVAILABLE,
@@ -61,48 +60,52 @@ def error_code(number: int) -> ErrorCode:
         return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-class Outcomes:
-    """Applies the outcomes of batches; `release` is called with the bytes of buffer.memory that a batch held."""
+class ProducerContext(NamedTuple):
+    """The state of one producer that sending a batch and handling its outcome share."""
 
-    def __init__(
-        self,
-        settings: ProducerSettings,
-        cluster: Cluster,
-        accumulator: Accumulator,
-        sequences: Sequences | None,
-        transaction: Transaction | None,
-        metrics: ProducerMetrics,
-        *,
-        chance: Random,
-        now: Callable[[], float],
-        release: Callable[[int], None],
-    ) -> None:
-        self._settings = settings
-        self._cluster = cluster
-        self._accumulator = accumulator
-        self._sequences = sequences
-        self._transaction = transaction
-        self._metrics = metrics
-        self._chance = chance
-        self._now = now
-        self._release = release
+    settings: ProducerSettings
+    cluster: Cluster
+    accumulator: Accumulator
+    sequences: Sequences | None  # None: the producer is not idempotent
+    transaction: Transaction | None  # None: the producer is not transactional
+    metrics: ProducerMetrics
+    random: Random
+    now: Callable[[], float]
+    release: Callable[[int], None]  # called with the bytes of buffer.memory that a batch held
+
+
+class Outcomes:
+    """Applies the outcomes of batches."""
+
+    def __init__(self, context: ProducerContext) -> None:
+        self._settings = context.settings
+        self._cluster = context.cluster
+        self._accumulator = context.accumulator
+        self._sequences = context.sequences
+        self._transaction = context.transaction
+        self._metrics = context.metrics
+        self._random = context.random
+        self._now = context.now
+        self._release = context.release
         # Largest batch in bytes, before compression, of topics that refused one of twice the size.
         self.bytes_max: dict[str, int] = {}
 
-    def answered(self, batch: ProducerBatch, said: ProduceResponse.PartitionProduceResponse | None) -> None:
-        if said is None:
-            self.lost(batch, "the broker's answer leaves it out")
+    def handle_response(
+        self, batch: ProducerBatch, partition_response: ProduceResponse.PartitionProduceResponse | None
+    ) -> None:
+        if partition_response is None:
+            self.lost(batch, "the broker's response does not contain the batch")
             return
         self._returned(batch)
-        code = error_code(said.error_code)
+        code = error_code(partition_response.error_code)
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-            self._succeed(batch, said.base_offset, said.log_append_time_ms)
+            self._succeed(batch, partition_response.base_offset, partition_response.log_append_time_ms)
         elif code is ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1 and not batch.is_done:
             self._split(batch)
         else:
-            self._refused(batch, code, reason(said), said.log_start_offset)
+            self._refused(batch, code, reason(partition_response), partition_response.log_start_offset)
 
-    def unanswered(self, batch: ProducerBatch) -> None:
+    def complete_unacknowledged(self, batch: ProducerBatch) -> None:
         """Complete a batch with acks=0: it was sent, and there is no response."""
         self._succeed(batch, -1, -1)
 
@@ -127,13 +130,13 @@ class Outcomes:
             verdict = self._sequences.judge(batch, code, log_start_offset)
         else:
             verdict = Verdict.RETRY if code in RETRIABLE else Verdict.FAIL
-        if code in _DOUBTS:
-            self._cluster.doubt(batch.partition)
+        if code in _LEADER_IN_DOUBT:
+            self._cluster.forget_leader(batch.partition)
         now = self._now()
         batch.trouble = f"{code.name}: {why}" if why else code.name
         tries_left = batch.attempts <= self._settings.retries
         if verdict is Verdict.RETRY and not batch.is_done and tries_left and now < batch.deadline:
-            batch.retry_at = now + pause_s(self._settings.retry_backoff_s, batch.attempts, self._chance)
+            batch.retry_at = now + self._settings.retry_backoff.pause_s(batch.attempts, self._random)
             self._metrics.retries.record(batch.count)
             self._accumulator.put_back(batch)
             return

@@ -33,9 +33,9 @@ class Sticky:
     """The sticky partitioner; `loads` returns the queue length of each partition, -1 for one without a leader."""
 
     def __init__(
-        self, chance: Random, *, batch_bytes: int, adaptive: bool, loads: Callable[[str, int], Sequence[int]]
+        self, random: Random, *, batch_bytes: int, adaptive: bool, loads: Callable[[str, int], Sequence[int]]
     ) -> None:
-        self._chance = chance
+        self._random = random
         self._batch_bytes = batch_bytes
         self._adaptive = adaptive
         self._loads = loads
@@ -68,9 +68,9 @@ class Sticky:
         if self._adaptive and len(alive) > 1:
             most = max(loads[index] for index in alive) + 1
             totals = list(accumulate(most - loads[index] for index in alive))
-            choice = alive[_first_above(totals, self._chance.randrange(totals[-1]))]
+            choice = alive[_first_above(totals, self._random.randrange(totals[-1]))]
         else:
-            choice = alive[self._chance.randrange(len(alive))]
+            choice = alive[self._random.randrange(len(alive))]
         self._chosen[topic] = choice, 0
         return choice, 0
 

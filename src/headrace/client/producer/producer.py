@@ -8,8 +8,8 @@ async with AsyncProducer({"bootstrap.servers": "localhost:9092"}) as producer:
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Iterable, Iterator, Mapping
+from random import Random
 from typing import TYPE_CHECKING
 
 from headrace.base.clock import Clock, SystemClock
@@ -21,6 +21,7 @@ from headrace.client.producer.buffer_space import BufferSpace
 from headrace.client.producer.deliveries import RecordDelivery, RowsDelivery, Sent, SentRange
 from headrace.client.producer.metrics import ProducerMetrics
 from headrace.client.producer.options import PRODUCER_OPTIONS, producer_settings
+from headrace.client.producer.outcomes import ProducerContext
 from headrace.client.producer.partitioners import Partitioner, RoundRobin, Sticky
 from headrace.client.producer.record_arguments import check_record
 from headrace.client.producer.sender import OFF_LOOP_BYTES_MIN, Sender
@@ -60,20 +61,20 @@ class AsyncProducer:
         partitioner: Partitioner | None = None,
         cluster: Cluster | None = None,
         clock: Clock | None = None,
-        chance: random.Random | None = None,
+        random: Random | None = None,
     ) -> None:
         values = client_values(options, PRODUCER_OPTIONS)
         self._settings = settings = producer_settings(values, options)
         self._owns_cluster = cluster is None
         self._cluster = open_cluster(values) if cluster is None else cluster
         self._clock = clock or SystemClock()
-        self._chance = chance or random.Random()
+        self._random = random or Random()
         self._partitioner = partitioner or (RoundRobin() if settings.round_robin else None)
         self._accumulator = Accumulator(
             batch_bytes=settings.batch_bytes, linger_s=settings.linger_s, delivery_s=settings.delivery_s
         )
         self._sticky = Sticky(
-            self._chance, batch_bytes=settings.batch_bytes, adaptive=settings.adaptive, loads=self._loads
+            self._random, batch_bytes=settings.batch_bytes, adaptive=settings.adaptive, loads=self._loads
         )
         self._sequences = (
             Sequences(transactional=settings.transactional_id is not None) if settings.idempotent else None
@@ -84,7 +85,7 @@ class AsyncProducer:
             else None
         )
         self._space = BufferSpace(settings.buffer_bytes, self._wake)
-        self._counts = TopicCounts(self._cluster, settings, self._chance)
+        self._counts = TopicCounts(self._cluster, settings, self._random)
         self._sender: Sender | None = None
         self._task: asyncio.Task[None] | None = None
         self._metrics: ProducerMetrics | None = None
@@ -102,19 +103,18 @@ class AsyncProducer:
         assert self._task is None, "it is started already"
         loop = asyncio.get_running_loop()
         self._metrics = metrics = ProducerMetrics(loop.time)
-        self._sender = sender = Sender(
-            self._settings,
-            self._cluster,
-            self._accumulator,
-            self._sequences,
-            self._transaction,
-            metrics,
-            chance=self._chance,
+        context = ProducerContext(
+            settings=self._settings,
+            cluster=self._cluster,
+            accumulator=self._accumulator,
+            sequences=self._sequences,
+            transaction=self._transaction,
+            metrics=metrics,
+            random=self._random,
             now=loop.time,
             release=self._space.give,
-            in_hurry=lambda: self._space.waiters > 0,
-            topics=self._counts.topics,
         )
+        self._sender = sender = Sender(context, in_hurry=lambda: self._space.waiters > 0, topics=self._counts.topics)
         if self._transaction is not None:
             self._transaction.outbox = sender
         metrics.all.gauge("buffer-total-bytes", lambda: self._space.total)
@@ -190,7 +190,7 @@ class AsyncProducer:
                 f"{topic}: a record of {size} bytes; max.request.size is {self._settings.request_bytes_max}",
             )
         if not self._space.try_take(size):
-            await self._wait_for_room(size)
+            await self._wait_for_space(size)
         self._check()
         index = partition if partition is not None else self._choose(topic, key, value, count)
         sticks = index is None
@@ -202,11 +202,11 @@ class AsyncProducer:
             loop = asyncio.get_running_loop()
             delivery = RecordDelivery(loop.create_future())
             time_ms = self._clock.now_ms() if timestamp_ms is None else timestamp_ms
-            news = self._accumulator.append(where, time_ms, key, value, some, delivery, size=size, now=loop.time())
+            is_ready = self._accumulator.append(where, time_ms, key, value, some, delivery, size=size, now=loop.time())
         except BaseException:
             self._space.give(size)
             raise
-        if news:
+        if is_ready:
             sender.wake()
         is_full = self._accumulator.has_closed(where)
         if sticks:
@@ -278,22 +278,22 @@ class AsyncProducer:
             transactional=self._transaction is not None,
         )
         while left:
-            room = min(bytes_max, HEADER_BYTES + int(left * row_bytes))
-            if not self._space.try_take(room):
-                await self._wait_for_room(room)
+            reserved_bytes = min(bytes_max, HEADER_BYTES + int(left * row_bytes))
+            if not self._space.try_take(reserved_bytes):
+                await self._wait_for_space(reserved_bytes)
             try:
-                encoded = await self._encode(batches, room)
+                encoded = await self._encode(batches, reserved_bytes)
                 self._check()
             except BaseException:
-                self._space.give(room)
+                self._space.give(reserved_bytes)
                 raise
             left -= encoded.rows
-            self._append_rows(topic, encoded, room, partition, count, delivery)
+            self._append_rows(topic, encoded, reserved_bytes, partition, count, delivery)
             sender.wake()
             await asyncio.sleep(0)
 
-    async def _encode(self, batches: Iterator[EncodedBatch], room: int) -> EncodedBatch:
-        if self._settings.codec is not Codec.NONE and room >= OFF_LOOP_BYTES_MIN:
+    async def _encode(self, batches: Iterator[EncodedBatch], reserved_bytes: int) -> EncodedBatch:
+        if self._settings.codec is not Codec.NONE and reserved_bytes >= OFF_LOOP_BYTES_MIN:
             encoded = await asyncio.to_thread(next, batches)
         else:
             encoded = next(batches)
@@ -308,23 +308,23 @@ class AsyncProducer:
         self,
         topic: str,
         encoded: EncodedBatch,
-        room: int,
+        reserved_bytes: int,
         partition: int | None,
         count: int,
         delivery: RowsDelivery,
     ) -> None:
         size = len(encoded.batch)
-        if self._settings.codec is Codec.NONE and size < room:
-            self._space.give(room - size)
-            room = size
+        if self._settings.codec is Codec.NONE and size < reserved_bytes:
+            self._space.give(reserved_bytes - size)
+            reserved_bytes = size
         index = self._sticky.partition(topic, count) if partition is None else partition
         delivery.expect(encoded.rows)
         self._accumulator.append_encoded(
             TopicPartition(topic, index),
             encoded.batch,
             Entry(delivery, encoded.rows, -1),
-            plain_bytes=max(size, room),
-            reserved=room,
+            plain_bytes=max(size, reserved_bytes),
+            reserved=reserved_bytes,
             now=asyncio.get_running_loop().time(),
         )
         if partition is None:
@@ -345,7 +345,7 @@ class AsyncProducer:
             self._transaction.check_send()
         return self._sender
 
-    async def _wait_for_room(self, size: int) -> None:
+    async def _wait_for_space(self, size: int) -> None:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         try:

@@ -46,22 +46,24 @@ def prepare(
     return Prepared(request, version, by_key)
 
 
-def answers(
-    prepared: Prepared, answer: ProduceResponse
+def pair_responses(
+    prepared: Prepared, response: ProduceResponse
 ) -> Iterator[tuple[ProducerBatch, ProduceResponse.PartitionProduceResponse | None]]:
     """Yield each batch once, with its response, or None if the broker leaves it out."""
     waiting = dict(prepared.by_key)
-    for topic in answer.responses:
+    for topic in response.responses:
         key = topic.topic_id if prepared.version >= BY_ID_VERSION_MIN else topic.name
-        for said in topic.partition_responses:
-            batch = waiting.pop((key, said.index), None)
+        for partition_response in topic.partition_responses:
+            batch = waiting.pop((key, partition_response.index), None)
             if batch is not None:
-                yield batch, said
+                yield batch, partition_response
     for batch in waiting.values():
         yield batch, None
 
 
-def reason(said: ProduceResponse.PartitionProduceResponse) -> str:
+def reason(partition_response: ProduceResponse.PartitionProduceResponse) -> str:
     """Return the broker's error message, if there is one."""
-    texts = [error.batch_index_error_message for error in said.record_errors if error.batch_index_error_message]
-    return said.error_message or (texts[0] if texts else "")
+    texts = [
+        error.batch_index_error_message for error in partition_response.record_errors if error.batch_index_error_message
+    ]
+    return partition_response.error_message or (texts[0] if texts else "")

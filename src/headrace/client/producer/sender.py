@@ -9,20 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from random import Random
 from typing import Any
 
 from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.client.background_tasks import NEVER, Beside, pause_s
-from headrace.client.producer.accumulator import Accumulator
-from headrace.client.producer.batches import NOBODY, ProducerBatch, ProducerIdentity
-from headrace.client.producer.metrics import ProducerMetrics
-from headrace.client.producer.options import ProducerSettings
-from headrace.client.producer.outcomes import Outcomes, Transaction, error_code
-from headrace.client.producer.requests import BEFORE_IMPLICIT_ADD_VERSION, Prepared, answers, prepare
-from headrace.client.producer.sequences import Sequences
-from headrace.client.wire.cluster import Cluster
+from headrace.client.background_tasks import NEVER, BackgroundTasks
+from headrace.client.producer.batches import NO_PRODUCER, ProducerBatch, ProducerIdentity
+from headrace.client.producer.outcomes import Outcomes, ProducerContext, error_code
+from headrace.client.producer.requests import BEFORE_IMPLICIT_ADD_VERSION, Prepared, pair_responses, prepare
 from headrace.client.wire.connection import Connection
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from headrace.protocol.messages.produce import ProduceRequest, ProduceResponse
@@ -68,41 +62,27 @@ class Sender:
     `topics` are all topics that records were sent to.
     """
 
-    def __init__(
-        self,
-        settings: ProducerSettings,
-        cluster: Cluster,
-        accumulator: Accumulator,
-        sequences: Sequences | None,
-        transaction: Transaction | None,
-        metrics: ProducerMetrics,
-        *,
-        chance: Random,
-        now: Callable[[], float],
-        release: Callable[[int], None],
-        in_hurry: Callable[[], bool],
-        topics: set[str],
-    ) -> None:
-        self._settings = settings
-        self._cluster = cluster
-        self._accumulator = accumulator
-        self._sequences = sequences
-        self._transaction = transaction
-        self._metrics = metrics
-        self._chance = chance
-        self._now = now
+    def __init__(self, context: ProducerContext, *, in_hurry: Callable[[], bool], topics: set[str]) -> None:
+        self._settings = context.settings
+        self._cluster = context.cluster
+        self._accumulator = context.accumulator
+        self._sequences = context.sequences
+        self._transaction = context.transaction
+        self._metrics = context.metrics
+        self._random = context.random
+        self._now = context.now
         self._in_hurry = in_hurry
         self._topics = topics
         self._flushes = 0
-        self.outcomes = Outcomes(
-            settings, cluster, accumulator, sequences, transaction, metrics, chance=chance, now=now, release=release
-        )
+        self.outcomes = Outcomes(context)
         self._links: dict[int, _Link] = {}
         self._awake = asyncio.Event()
-        self._beside = Beside(settings.retry_backoff_s, chance=chance, now=now, wake=self.wake)
+        self._background = BackgroundTasks(
+            context.settings.retry_backoff, random=context.random, now=context.now, wake=self.wake
+        )
         self._building: set[TopicPartition] = set()
         self._compressions = 0
-        self._refreshed_at = now()
+        self._refreshed_at = self._now()
         self._changed = asyncio.Event()
         self._fault: Exception | None = None
 
@@ -149,7 +129,7 @@ class Sender:
                 if timer is not None:
                     timer.cancel()
         finally:
-            await self._beside.stop()
+            await self._background.stop()
 
     async def _step(self) -> float:
         """Do all that can be done now, and return when to look again if nothing happens."""
@@ -160,11 +140,11 @@ class Sender:
         self.outcomes.expire_queued(now)
         if self._transaction is not None and self._transaction.error is not None:
             self.drop(self._transaction.error)
-        soonest = self._keep_up(now)
+        soonest = self._refresh_if_old(now)
         if self._sequences is not None and self._accumulator.incomplete:
             used_up = self._sequences.settle()
-            if (used_up or self._sequences.identity == NOBODY) and self._transaction is None:
-                soonest = min(soonest, self._beside.start_once("producer id", self._identify))
+            if (used_up or self._sequences.identity == NO_PRODUCER) and self._transaction is None:
+                soonest = min(soonest, self._background.start_once("producer id", self._identify))
         waiting: dict[int, list[tuple[float, TopicPartition]]] = {}
         unknown: set[str] = set()
         for partition in self._accumulator.partitions():
@@ -179,7 +159,7 @@ class Sender:
                 waiting.setdefault(leader, []).append((batch.created_at, partition))
         if unknown:
             soonest = min(
-                soonest, self._beside.start_once("metadata", lambda: self._refresh(sorted(unknown), create=True))
+                soonest, self._background.start_once("metadata", lambda: self._refresh(sorted(unknown), create=True))
             )
         for node_id, heads in waiting.items():
             link = self._links.get(node_id)
@@ -200,12 +180,14 @@ class Sender:
         links = self._links.values()
         return {batch.partition for link in links for one in link.requests for batch in one.prepared.by_key.values()}
 
-    def _keep_up(self, now: float) -> float:
+    def _refresh_if_old(self, now: float) -> float:
         """Refresh metadata after metadata.max.age.ms, in case topics have changed; return when to look again."""
         due = self._refreshed_at + self._settings.metadata_age_s
         if not self._topics:
             return NEVER
-        return due if now < due else self._beside.start_once("metadata", lambda: self._refresh(sorted(self._topics)))
+        return (
+            due if now < due else self._background.start_once("metadata", lambda: self._refresh(sorted(self._topics)))
+        )
 
     # --- requests
 
@@ -218,11 +200,11 @@ class Sender:
         connection = link.connection
         if connection is None or not connection.is_open:
             link.is_busy = True
-            self._beside.start(f"broker {link.node_id}", lambda: self._connect(link))
+            self._background.start(f"broker {link.node_id}", lambda: self._connect(link))
             return NEVER
         if self._settings.acks == 0 and not connection.is_writable:
             link.is_busy = True
-            self._beside.start(f"broker {link.node_id}", lambda: self._wait_for_socket(link, connection))
+            self._background.start(f"broker {link.node_id}", lambda: self._wait_for_socket(link, connection))
             return NEVER
         while len(link.requests) < self._settings.in_flight_max:
             batches = self._accumulator.drain(
@@ -246,13 +228,13 @@ class Sender:
                 batch.is_closed = True
                 self._building.add(batch.partition)
             self._compressions += 1
-            self._beside.start(f"compression {self._compressions}", lambda: self._build_beside(open_heads))
+            self._background.start(f"compression {self._compressions}", lambda: self._build_in_background(open_heads))
         else:
             for batch in open_heads:
                 batch.build(settings.codec, settings.level, self._transaction is not None)
         return [partition for partition in partitions if partition not in self._building]
 
-    async def _build_beside(self, batches: list[ProducerBatch]) -> None:
+    async def _build_in_background(self, batches: list[ProducerBatch]) -> None:
         def build() -> None:
             for batch in batches:
                 batch.build(self._settings.codec, self._settings.level, self._transaction is not None)
@@ -284,16 +266,16 @@ class Sender:
         self._metrics.records_per_request.record(sum(batch.count for batch in batches))
         try:
             if settings.acks == 0:
-                connection.send_unanswered(prepared.request, version)
+                connection.send_without_response(prepared.request, version)
                 for batch in batches:
-                    self.outcomes.unanswered(batch)
+                    self.outcomes.complete_unacknowledged(batch)
                 return True
             future = connection.send(prepared.request, version)
         except HeadraceError as error:
             self._lost(link, request, error)
             return False
         link.requests[request] = None
-        future.add_done_callback(lambda done: self._came_back(link, request, done))
+        future.add_done_callback(lambda done: self._request_done(link, request, done))
         return True
 
     def _measure(self, batch: ProducerBatch, now: float) -> None:
@@ -307,28 +289,28 @@ class Sender:
         metrics.compression.record(batch.size / batch.plain_bytes if batch.plain_bytes else 1.0)
         metrics.queue_time.record((now - batch.created_at) * 1000)
 
-    def _came_back(self, link: _Link, request: _Request, done: asyncio.Future[Any]) -> None:
+    def _request_done(self, link: _Link, request: _Request, done: asyncio.Future[Any]) -> None:
         link.requests.pop(request, None)
         self.wake()
         try:
-            self._answered(link, request, done)
+            self._handle_response(link, request, done)
         except Exception as error:  # our own bug: end the loop with it, rather than let callers wait forever
             self._fault = error
 
-    def _answered(self, link: _Link, request: _Request, done: asyncio.Future[Any]) -> None:
+    def _handle_response(self, link: _Link, request: _Request, done: asyncio.Future[Any]) -> None:
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
         if error is not None:
             self._lost(link, request, error)
             return
-        answer: ProduceResponse = done.result()
+        response: ProduceResponse = done.result()
         now = self._now()
         link.failures = 0
-        if answer.throttle_time_ms > 0:
-            link.quiet_until = now + answer.throttle_time_ms / 1000
-        self._metrics.throttled.record(answer.throttle_time_ms)
+        if response.throttle_time_ms > 0:
+            link.quiet_until = now + response.throttle_time_ms / 1000
+        self._metrics.throttled.record(response.throttle_time_ms)
         self._metrics.latency.record((now - request.sent_at) * 1000)
-        for batch, said in answers(request.prepared, answer):
-            self.outcomes.answered(batch, said)
+        for batch, partition_response in pair_responses(request.prepared, response):
+            self.outcomes.handle_response(batch, partition_response)
 
     def _lost(self, link: _Link, request: _Request, error: BaseException) -> None:
         if link.connection is request.connection:
@@ -339,8 +321,8 @@ class Sender:
 
     def _failed(self, link: _Link) -> None:
         link.failures += 1
-        pause = pause_s(self._settings.reconnect_backoff_s, link.failures, self._chance)
-        link.quiet_until = max(link.quiet_until, self._now() + pause)
+        pause_s = self._settings.reconnect_backoff.pause_s(link.failures, self._random)
+        link.quiet_until = max(link.quiet_until, self._now() + pause_s)
 
     async def _watch_requests(self, now: float) -> float:
         """Close connections that time out, fail expired batches in flight, and return when to look again."""
@@ -366,14 +348,14 @@ class Sender:
     async def _connect(self, link: _Link) -> None:
         try:
             connection = await self._cluster.broker(link.node_id, PURPOSE)
-            connection.version_for(ProduceRequest)  # raises UnexpectedAnswer if the broker does not support it
+            connection.version_for(ProduceRequest)  # raises UnexpectedResponse if the broker does not support it
             link.connection = connection
         except (HeadraceError, OSError) as error:
             self._failed(link)
             self._give_up_if_hopeless(error, None)
             for partition in self._accumulator.partitions():
                 if self._cluster.known_leader(partition) == link.node_id:
-                    self._cluster.doubt(partition)
+                    self._cluster.forget_leader(partition)
         finally:
             link.is_busy = False
 
@@ -389,10 +371,10 @@ class Sender:
     async def _refresh(self, topics: list[str], *, create: bool = False) -> None:
         failed = True
         try:
-            answer = await self._cluster.refresh(topics, create=create)
+            response = await self._cluster.refresh(topics, create=create)
             self._refreshed_at = self._now()
             failed = False
-            for topic in answer.topics:
+            for topic in response.topics:
                 code = error_code(topic.error_code)
                 if code is not ErrorCode.NONE:
                     failed = True
@@ -400,23 +382,23 @@ class Sender:
         except (HeadraceError, OSError) as error:
             self._give_up_if_hopeless(error, None)
         finally:
-            self._beside.rest("metadata", failed)
+            self._background.delay("metadata", failed)
 
     async def _identify(self) -> None:
         assert self._sequences is not None
         failed = True
         try:
-            answer: InitProducerIdResponse = await self._cluster.request(InitProducerIdRequest(transactional_id=None))
-            code = error_code(answer.error_code)
+            response: InitProducerIdResponse = await self._cluster.request(InitProducerIdRequest(transactional_id=None))
+            code = error_code(response.error_code)
             if code is ErrorCode.NONE:
                 failed = False
-                self._sequences.next_epoch(ProducerIdentity(answer.producer_id, answer.producer_epoch))
+                self._sequences.next_epoch(ProducerIdentity(response.producer_id, response.producer_epoch))
             else:
                 self._give_up_if_hopeless(KafkaError(code, "no producer id was given"), None)
         except (HeadraceError, OSError) as error:
             self._give_up_if_hopeless(error, None)
         finally:
-            self._beside.rest("producer id", failed)
+            self._background.delay("producer id", failed)
 
     def _give_up_if_hopeless(self, error: Exception, topic: str | None) -> None:
         if isinstance(error, KafkaError) and error.code in _NOT_AGAIN:

@@ -16,7 +16,7 @@ from enum import Enum
 
 from headrace.base.errors import RETRIABLE, ErrorCode
 from headrace.base.ids import TopicPartition
-from headrace.client.producer.batches import NOBODY, ProducerBatch, ProducerIdentity
+from headrace.client.producer.batches import NO_PRODUCER, ProducerBatch, ProducerIdentity
 from headrace.records.batch import NO_SEQUENCE, advance_sequence
 
 EPOCH_MAX = 32767
@@ -66,7 +66,7 @@ class _Partition:
 
 class Sequences:
     def __init__(self, *, transactional: bool) -> None:
-        self.identity = NOBODY
+        self.identity = NO_PRODUCER
         self._transactional = transactional
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._unresolved: set[TopicPartition] = set()
@@ -91,7 +91,7 @@ class Sequences:
     def admits(self, batch: ProducerBatch) -> bool:
         """Return whether this batch, the first of its queue, may be sent now."""
         state = self._partitions.get(batch.partition)
-        if self.identity == NOBODY:
+        if self.identity == NO_PRODUCER:
             return False
         if state is None:
             return True

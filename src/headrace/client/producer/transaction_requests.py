@@ -5,18 +5,18 @@ Any process that knows transactional id, producer id and epoch may end a transac
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import NamedTuple, TypeVar
 
-from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.client.group.membership import CommittedOffset, GroupMetadata
+from headrace.client.retry import UNREACHABLE, Backoff, DeadlineExceeded, Retry, RetryPolicy
 from headrace.client.wire.cluster import Cluster
-from headrace.client.wire.connection import Connection, Disconnected, NoAnswer
-from headrace.client.wire.coordinator_lookup import GROUP, TRANSACTION, find_coordinator
-from headrace.client.wire.frames import UnexpectedAnswer
+from headrace.client.wire.connection import Connection, NoResponse
+from headrace.client.wire.coordinator_lookup import COORDINATOR_MOVED, TRANSACTION, CoordinatorConnection
+from headrace.client.wire.frames import UnexpectedResponse
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from headrace.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
@@ -34,9 +34,8 @@ PRODUCE_IMPLICIT_MIN, END_TXN_IMPLICIT_MIN, OFFSETS_IMPLICIT_MIN = 12, 5, 5
 ADD_PARTITIONS_CLIENT_MAX = 3  # newer versions are for brokers
 TWO_PHASE_VERSION = 6  # version of InitProducerId; not stable yet, and offered only by brokers configured to do so
 TIMEOUT_S = 60.0
-BACKOFF_S = (0.02, 1.0)  # markers of the previous transaction are mostly written within a few milliseconds
 
-_PASSING = frozenset(
+_TRANSIENT = frozenset(
     {
         ErrorCode.CONCURRENT_TRANSACTIONS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -47,7 +46,6 @@ _PASSING = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # just created: brokers learn of it one after another
     }
 )
-_MOVED = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR)
 _FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 _FATAL = frozenset(
     {
@@ -84,6 +82,14 @@ class InvalidTransactionState(FatalTransactionError):
     """The transaction cannot be ended this way (INVALID_TXN_STATE); it may have been ended the other way."""
 
 
+_POLICY = RetryPolicy(
+    # Markers of the previous transaction are mostly written within a few milliseconds.
+    Backoff(0.02, 1.0),
+    codes=_TRANSIENT | {ErrorCode.BROKER_NOT_AVAILABLE},
+    final=(TransactionError,),
+)
+
+
 def transaction_error(code: ErrorCode, message: str) -> TransactionError:
     if code in _FENCED:
         return ProducerFenced(code, message)
@@ -109,71 +115,47 @@ def is_implicit(connection: Connection) -> bool:
     )
 
 
-class Coordinator:
-    """The coordinator of a transactional id or a group: found when first needed, and again when it has moved."""
+async def request_until_final(
+    coordinator: CoordinatorConnection,
+    attempt: Callable[[Connection], Awaitable[tuple[ErrorCode, T]]],
+    *,
+    what: str,
+    timeout_s: float,
+) -> T:
+    """Run `attempt` until it succeeds, retrying transient errors within the timeout.
 
-    def __init__(self, cluster: Cluster, key: str, kind: int = TRANSACTION) -> None:
-        self._cluster = cluster
-        self._key = key
-        self._kind = kind
-        self._node_id: int | None = None
-        self._is_doubted = False
+    Raise TransactionError for other errors; after the timeout, raise the last transient error.
+    """
 
-    def _doubt(self) -> None:
-        self._node_id, self._is_doubted = None, True
+    async def attempt_once() -> T:
+        try:
+            code, result = await attempt(await coordinator.connect())
+        except UnexpectedResponse as error:
+            raise FatalTransactionError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from error
+        except TransactionError:
+            raise
+        except KafkaError as error:  # the coordinator could not be found
+            if error.code not in _POLICY.codes:
+                raise transaction_error(error.code, error.message) from error
+            coordinator.forget()
+            raise
+        except UNREACHABLE:
+            coordinator.forget()
+            raise
+        if code is ErrorCode.NONE:
+            return result
+        if code in COORDINATOR_MOVED:
+            coordinator.forget()
+        raise KafkaError(code, what) if code in _TRANSIENT else transaction_error(code, what)
 
-    async def connection(self) -> Connection:
-        if self._node_id is None:
-            if self._is_doubted:
-                await self._cluster.refresh([])  # brokers may have new addresses
-                self._is_doubted = False
-            self._node_id, _ = await find_coordinator(self._cluster, self._key, self._kind)
-        return await self._cluster.broker(self._node_id, "coordinator")
-
-    async def ask(
-        self, attempt: Callable[[Connection], Awaitable[tuple[ErrorCode, T]]], *, what: str, timeout_s: float
-    ) -> T:
-        """Run `attempt` until it succeeds, retrying transient errors within the timeout.
-
-        Raise TransactionError for other errors; after the timeout, raise the last transient error.
-        """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
-        pause = BACKOFF_S[0]
-        while True:
-            failure: HeadraceError
-            try:
-                async with asyncio.timeout_at(deadline):
-                    code, answer = await attempt(await self.connection())
-                if code is ErrorCode.NONE:
-                    return answer
-                if code not in _PASSING:
-                    raise transaction_error(code, what)
-                if code in _MOVED:
-                    self._doubt()
-                failure = KafkaError(code, what)
-            except UnexpectedAnswer as error:
-                raise FatalTransactionError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from error
-            except TransactionError:
-                raise
-            except KafkaError as error:  # the coordinator could not be found
-                if error.code not in _PASSING and error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
-                    raise transaction_error(error.code, error.message) from error
-                self._doubt()
-                failure = error
-            except (Disconnected, NoAnswer) as error:
-                self._doubt()
-                failure = error
-            except TimeoutError:
-                failure = NoAnswer(f"REQUEST_TIMED_OUT: no answer within {timeout_s:g} s: {what}")
-            if loop.time() + pause >= deadline:
-                raise failure
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, BACKOFF_S[1])
+    try:
+        return await Retry(_POLICY, timeout_s).run(attempt_once, cut_off=True)
+    except DeadlineExceeded as error:
+        raise NoResponse(f"REQUEST_TIMED_OUT: no response within {timeout_s:g} s: {what}") from error
 
 
 async def init_producer_id(
-    coordinator: Coordinator, request: InitProducerIdRequest, *, timeout_s: float
+    coordinator: CoordinatorConnection, request: InitProducerIdRequest, *, timeout_s: float
 ) -> tuple[InitProducerIdResponse, bool]:
     """Return the response, and whether transactions are of version 2 from now on."""
 
@@ -184,15 +166,15 @@ async def init_producer_id(
                 ErrorCode.UNSUPPORTED_VERSION,
                 f"transaction.two.phase.commit.enable: the broker offers InitProducerId only up to version {version}",
             )
-        answer: InitProducerIdResponse = await connection.request(request, version=version)
-        return ErrorCode(answer.error_code), (answer, is_implicit(connection))
+        response: InitProducerIdResponse = await connection.request(request, version=version)
+        return ErrorCode(response.error_code), (response, is_implicit(connection))
 
     what = f"transactional id {request.transactional_id}: no producer id was given"
-    return await coordinator.ask(attempt, what=what, timeout_s=timeout_s)
+    return await request_until_final(coordinator, attempt, what=what, timeout_s=timeout_s)
 
 
 async def add_partitions(
-    coordinator: Coordinator,
+    coordinator: CoordinatorConnection,
     identity: TransactionIdentity,
     partitions: Collection[TopicPartition],
     *,
@@ -213,26 +195,28 @@ async def add_partitions(
 
     async def attempt(connection: Connection) -> tuple[ErrorCode, None]:
         version = connection.version_for(AddPartitionsToTxnRequest, ADD_PARTITIONS_CLIENT_MAX)
-        answer: AddPartitionsToTxnResponse = await connection.request(request, version=version)
+        response: AddPartitionsToTxnResponse = await connection.request(request, version=version)
         codes = [
             ErrorCode(one.partition_error_code)
-            for topic in answer.results_by_topic_v3_and_below
+            for topic in response.results_by_topic_v3_and_below
             for one in topic.results_by_partition
         ]
         return _worst(codes), None
 
     what = f"{identity.transactional_id}: {', '.join(map(str, sorted(partitions)[:3]))} …"
-    await coordinator.ask(attempt, what=what, timeout_s=timeout_s)
+    await request_until_final(coordinator, attempt, what=what, timeout_s=timeout_s)
 
 
 def _worst(codes: list[ErrorCode]) -> ErrorCode:
     """Return the decisive one of several codes; OPERATION_NOT_ATTEMPTED only follows from another error."""
-    told = [code for code in codes if code not in (ErrorCode.NONE, ErrorCode.OPERATION_NOT_ATTEMPTED)]
-    lasting = [code for code in told if code not in _PASSING]
-    return next(iter([*lasting, *told]), ErrorCode.NONE)
+    errors = [code for code in codes if code not in (ErrorCode.NONE, ErrorCode.OPERATION_NOT_ATTEMPTED)]
+    lasting = [code for code in errors if code not in _TRANSIENT]
+    return next(iter([*lasting, *errors]), ErrorCode.NONE)
 
 
-async def add_offsets(coordinator: Coordinator, identity: TransactionIdentity, group: str, *, timeout_s: float) -> None:
+async def add_offsets(
+    coordinator: CoordinatorConnection, identity: TransactionIdentity, group: str, *, timeout_s: float
+) -> None:
     request = AddOffsetsToTxnRequest(
         transactional_id=identity.transactional_id,
         producer_id=identity.producer_id,
@@ -241,10 +225,12 @@ async def add_offsets(coordinator: Coordinator, identity: TransactionIdentity, g
     )
 
     async def attempt(connection: Connection) -> tuple[ErrorCode, None]:
-        answer: AddOffsetsToTxnResponse = await connection.request(request)
-        return ErrorCode(answer.error_code), None
+        response: AddOffsetsToTxnResponse = await connection.request(request)
+        return ErrorCode(response.error_code), None
 
-    await coordinator.ask(attempt, what=f"{identity.transactional_id}: offsets of group {group}", timeout_s=timeout_s)
+    await request_until_final(
+        coordinator, attempt, what=f"{identity.transactional_id}: offsets of group {group}", timeout_s=timeout_s
+    )
 
 
 async def commit_offsets(
@@ -283,12 +269,12 @@ async def commit_offsets(
 
     async def attempt(connection: Connection) -> tuple[ErrorCode, None]:
         version = connection.version_for(TxnOffsetCommitRequest, None if implicit else OFFSETS_IMPLICIT_MIN - 1)
-        answer: TxnOffsetCommitResponse = await connection.request(request, version=version)
-        codes = [ErrorCode(one.error_code) for topic in answer.topics for one in topic.partitions]
+        response: TxnOffsetCommitResponse = await connection.request(request, version=version)
+        codes = [ErrorCode(one.error_code) for topic in response.topics for one in topic.partitions]
         return _worst(codes), None
 
     what = f"{identity.transactional_id}: offsets of group {group.group_id}"
-    await Coordinator(cluster, group.group_id, GROUP).ask(attempt, what=what, timeout_s=timeout_s)
+    await request_until_final(CoordinatorConnection(cluster, group.group_id), attempt, what=what, timeout_s=timeout_s)
 
 
 async def end_transaction(
@@ -298,7 +284,7 @@ async def end_transaction(
     commit: bool,
     timeout_s: float = TIMEOUT_S,
     implicit: bool | None = None,
-    coordinator: Coordinator | None = None,
+    coordinator: CoordinatorConnection | None = None,
 ) -> TransactionIdentity:
     """Commit or abort a transaction, and return the identity for the next one.
 
@@ -318,13 +304,13 @@ async def end_transaction(
     async def attempt(connection: Connection) -> tuple[ErrorCode, TransactionIdentity]:
         bumps = is_implicit(connection) if implicit is None else implicit
         version = connection.version_for(EndTxnRequest, None if bumps else END_TXN_IMPLICIT_MIN - 1)
-        answer: EndTxnResponse = await connection.request(request, version=version)
+        response: EndTxnResponse = await connection.request(request, version=version)
         after = identity
-        if version >= END_TXN_IMPLICIT_MIN and answer.producer_id >= 0:
-            after = identity._replace(producer_id=answer.producer_id, producer_epoch=answer.producer_epoch)
-        return ErrorCode(answer.error_code), after
+        if version >= END_TXN_IMPLICIT_MIN and response.producer_id >= 0:
+            after = identity._replace(producer_id=response.producer_id, producer_epoch=response.producer_epoch)
+        return ErrorCode(response.error_code), after
 
     word = "commit" if commit else "abort"
     what = f"{word} of {identity.transactional_id} (producer {identity.producer_id}, epoch {identity.producer_epoch})"
-    coordinator = coordinator or Coordinator(cluster, identity.transactional_id)
-    return await coordinator.ask(attempt, what=what, timeout_s=timeout_s)
+    coordinator = coordinator or CoordinatorConnection(cluster, identity.transactional_id, TRANSACTION)
+    return await request_until_final(coordinator, attempt, what=what, timeout_s=timeout_s)

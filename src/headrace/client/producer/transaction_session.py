@@ -24,7 +24,6 @@ from headrace.client.producer.options import ProducerSettings
 from headrace.client.producer.sequences import Sequences
 from headrace.client.producer.transaction_requests import (
     AbortableTransactionError,
-    Coordinator,
     FatalTransactionError,
     TransactionError,
     TransactionIdentity,
@@ -36,6 +35,7 @@ from headrace.client.producer.transaction_requests import (
 )
 from headrace.client.tasks import end_tasks
 from headrace.client.wire.cluster import Cluster
+from headrace.client.wire.coordinator_lookup import TRANSACTION, CoordinatorConnection
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 
 T = TypeVar("T")
@@ -100,7 +100,7 @@ class TransactionSession:
         self._settings = settings
         self._cluster = cluster
         self._sequences = sequences
-        self._coordinator = Coordinator(cluster, self.transactional_id)
+        self._coordinator = CoordinatorConnection(cluster, self.transactional_id, TRANSACTION)
         self._added: set[TopicPartition] = set()
         self._wanted: set[TopicPartition] = set()
         self._adding: asyncio.Task[None] | None = None
@@ -124,11 +124,11 @@ class TransactionSession:
         self._check("init")
         if keep_prepared and not self._settings.two_phase:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "keep_prepared needs transaction.two.phase.commit.enable")
-        answer = await self._initialize(keep_prepared=keep_prepared)
+        response = await self._initialize(keep_prepared=keep_prepared)
         self.state = S.READY
-        if keep_prepared and answer[0] >= 0:
+        if keep_prepared and response[0] >= 0:
             self.state, self._has_begun = S.PREPARED, True
-            self._prepared = TransactionIdentity(self.transactional_id, *answer)
+            self._prepared = TransactionIdentity(self.transactional_id, *response)
             return self._prepared
         return None
 
@@ -142,12 +142,12 @@ class TransactionSession:
         )
         if bump:
             request.producer_id, request.producer_epoch = self._sequences.identity
-        answer, self.is_implicit = await self._ask(
+        response, self.is_implicit = await self._request(
             init_producer_id(self._coordinator, request, timeout_s=self._settings.block_s)
         )
-        self._sequences.start(ProducerIdentity(answer.producer_id, answer.producer_epoch))
+        self._sequences.start(ProducerIdentity(response.producer_id, response.producer_epoch))
         self._needs_epoch = False
-        return ProducerIdentity(answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch)
+        return ProducerIdentity(response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch)
 
     async def begin(self) -> None:
         """Begin a transaction, without contacting a broker.
@@ -171,9 +171,9 @@ class TransactionSession:
             return
         timeout_s = self._settings.block_s
         if not self.is_implicit:
-            await self._ask(add_offsets(self._coordinator, self.identity, group.group_id, timeout_s=timeout_s))
+            await self._request(add_offsets(self._coordinator, self.identity, group.group_id, timeout_s=timeout_s))
         self._has_begun = True
-        await self._ask(
+        await self._request(
             commit_offsets(self._cluster, self.identity, offsets, group, implicit=self.is_implicit, timeout_s=timeout_s)
         )
 
@@ -219,7 +219,7 @@ class TransactionSession:
 
     async def _end(self, *, commit: bool) -> None:
         if self._has_begun:
-            after = await self._ask(
+            after = await self._request(
                 end_transaction(
                     self._cluster,
                     self.identity,
@@ -250,9 +250,9 @@ class TransactionSession:
             ErrorCode.INVALID_TXN_STATE, f"{act}: the transaction of {self.transactional_id} is {self.state.value}"
         )
 
-    async def _ask(self, asked: Awaitable[T]) -> T:
+    async def _request(self, requests: Awaitable[T]) -> T:
         try:
-            return await asked
+            return await requests
         except TransactionError as error:
             self.batch_failed(error)
             raise

@@ -86,7 +86,7 @@ class Admin:
     ) -> None:
         """Create topics, or only check the request if `validate_only` is set.
 
-        Raise Refused with TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION …
+        Raise ItemsFailed with TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION …
         """
         self._do(self._admin.create_topics(topics, validate_only=validate_only, timeout_s=timeout_s))
 
@@ -103,7 +103,7 @@ class Admin:
     def delete_topics(self, names: Iterable[str], timeout_s: float | None = None) -> None:
         """Delete topics with all their records.
 
-        Raise Refused with UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED …
+        Raise ItemsFailed with UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED …
         """
         self._do(self._admin.delete_topics(names, timeout_s))
 
@@ -169,7 +169,7 @@ class Admin:
         return self._do(self._admin.describe_group(group, timeout_s))
 
     def delete_groups(self, names: Iterable[str], timeout_s: float | None = None) -> None:
-        """Delete groups with their committed offsets. Raise Refused with NON_EMPTY_GROUP if one has members."""
+        """Delete groups with their committed offsets. Raise ItemsFailed with NON_EMPTY_GROUP if one has members."""
         self._do(self._admin.delete_groups(names, timeout_s))
 
     def committed_offsets(self, group: str, timeout_s: float | None = None) -> dict[TopicPartition, Committed]:
@@ -179,13 +179,13 @@ class Admin:
     def alter_committed_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int], timeout_s: float | None = None
     ) -> None:
-        """Set committed offsets of a group without members. Raise Refused with UNKNOWN_MEMBER_ID if it has members."""
+        """Set committed offsets of a group without members. Raise ItemsFailed with UNKNOWN_MEMBER_ID if it has members."""
         self._do(self._admin.alter_committed_offsets(group, offsets, timeout_s))
 
     def delete_committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> None:
-        """Delete committed offsets. Raise Refused with GROUP_SUBSCRIBED_TO_TOPIC while a member reads the topic."""
+        """Delete committed offsets. Raise ItemsFailed with GROUP_SUBSCRIBED_TO_TOPIC while a member reads the topic."""
         self._do(self._admin.delete_committed_offsets(group, partitions, timeout_s))
 
     # --- transactions
@@ -235,7 +235,7 @@ class Admin:
     def create_acls(self, rules: Iterable[Acl], timeout_s: float | None = None) -> None:
         """Create ACLs; those that exist already stay as they are.
 
-        Raise Refused with INVALID_REQUEST, SECURITY_DISABLED …
+        Raise ItemsFailed with INVALID_REQUEST, SECURITY_DISABLED …
         """
         self._do(self._admin.create_acls(rules, timeout_s))
 

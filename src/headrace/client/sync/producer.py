@@ -64,7 +64,7 @@ class Handover:
         self._stuck: Exception | None = None  # timeout error of the last record; None while records are accepted
         self._is_awake = False
         self._woken = asyncio.Event()
-        self._room = threading.Event()
+        self._space = threading.Event()
         self._task: asyncio.Task[None] | None = None
 
     def put(self, record: _Handed) -> None:
@@ -76,9 +76,9 @@ class Handover:
             self._is_awake = True
             self._loop.call_soon_threadsafe(self._wake)
         while len(self._records) > HANDED_MAX and not self.is_closed:
-            self._room.clear()
+            self._space.clear()
             if len(self._records) > HANDED_MAX:
-                self._room.wait(LOOK_S)
+                self._space.wait(LOOK_S)
         if self.is_closed:
             self._refuse_all()
 
@@ -101,8 +101,8 @@ class Handover:
                 elif not record.done():
                     record.set_result(None)
                 if len(self._records) == HANDED_MAX // 2:
-                    self._room.set()
-            self._room.set()
+                    self._space.set()
+            self._space.set()
 
     async def _send(self, record: _Handed) -> None:
         at, delivery, topic, value, key, partition, timestamp_ms, headers = record
@@ -143,7 +143,7 @@ class Handover:
         if self._task is not None:
             await end_tasks([self._task])
         self._refuse_all()
-        self._room.set()
+        self._space.set()
         await self.producer.close(timeout_s)
 
     def _refuse_all(self) -> None:

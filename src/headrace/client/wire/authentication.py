@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.client.wire.frames import UnexpectedAnswer
+from headrace.client.wire.frames import UnexpectedResponse
 from headrace.client.wire.security import Login
 from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
@@ -39,4 +39,4 @@ async def log_in(connection: Connection, login: Login) -> int:
         token = exchange.response(bytes(response.auth_bytes))
         if token is None:
             return response.session_lifetime_ms
-    raise UnexpectedAnswer(f"{login.mechanism} is not done after {ROUNDS_MAX} rounds")
+    raise UnexpectedResponse(f"{login.mechanism} is not done after {ROUNDS_MAX} rounds")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 from headrace.base.errors import RETRIABLE, ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition, Uuid
+from headrace.client.retry import Retry, RetryPolicy
 from headrace.client.wire.connection import Connection, Disconnected
 from headrace.client.wire.security import ClientSecurity
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
-
-RETRY_BACKOFF_S = 0.1
 
 
 class Cluster:
@@ -29,6 +29,7 @@ class Cluster:
         client_id: str = "headrace",
         timeout_s: float = 30.0,
         security: ClientSecurity = ClientSecurity(),  # noqa: B008 -- immutable
+        random: Random | None = None,
     ) -> None:
         if not bootstrap:
             raise ValueError("bootstrap needs at least one host and port")
@@ -36,6 +37,7 @@ class Cluster:
         self._client_id = client_id
         self.timeout_s = timeout_s
         self._security = security
+        self.random = random or Random()  # jitter of retries
         self._connections: dict[tuple[str, int, str], Connection] = {}
         self._connecting: dict[tuple[str, int, str], asyncio.Lock] = {}
         self._brokers: dict[int, tuple[str, int]] = {}
@@ -75,13 +77,15 @@ class Cluster:
 
     async def refresh(self, topics: Sequence[str] | None, *, create: bool = False) -> MetadataResponse:
         """Request metadata of these topics (None: all) and update what is cached about brokers, topics and leaders."""
-        wanted = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
-        answer: MetadataResponse = await self.request(MetadataRequest(topics=wanted, allow_auto_topic_creation=create))
-        self._brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
-        for topic in answer.topics:
+        requested = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
+        response: MetadataResponse = await self.request(
+            MetadataRequest(topics=requested, allow_auto_topic_creation=create)
+        )
+        self._brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+        for topic in response.topics:
             if topic.error_code == ErrorCode.NONE and topic.name is not None:
                 self._learn(topic.name, topic)
-        return answer
+        return response
 
     def _learn(self, name: str, topic: MetadataResponse.MetadataResponseTopic) -> None:
         before = self._ids.get(name)
@@ -99,17 +103,18 @@ class Cluster:
 
         Raise KafkaError if that does not happen; at once if the topic does not exist and `create` is not set.
         """
-        deadline = asyncio.get_running_loop().time() + self.timeout_s
-        while True:
+
+        async def attempt() -> list[int]:
             found = (await self.refresh([topic], create=create)).topics[0]
             codes = [found.error_code, *(partition.error_code for partition in found.partitions)]
             wrong = next((ErrorCode(code) for code in codes if code != ErrorCode.NONE), None)
-            if wrong is None:
-                return sorted(partition.partition_index for partition in found.partitions)
-            may_retry = wrong in RETRIABLE and (create or wrong is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            if not may_retry or asyncio.get_running_loop().time() > deadline:
+            if wrong is not None:
                 raise KafkaError(wrong, f"topic {topic}")
-            await asyncio.sleep(RETRY_BACKOFF_S)
+            return sorted(partition.partition_index for partition in found.partitions)
+
+        codes = RETRIABLE if create else RETRIABLE - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        policy = RetryPolicy(codes=codes, exceptions=())
+        return await Retry(policy, self.timeout_s, random=self.random).run(attempt)
 
     async def partition_count(self, topic: str, *, create: bool = False) -> int:
         """Return the cached partition count, requesting metadata if there is none."""
@@ -127,11 +132,11 @@ class Cluster:
     def leader_epoch(self, partition: TopicPartition) -> int:
         return self._leaders.get(partition, (-1, -1))[1]
 
-    def doubt(self, partition: TopicPartition) -> None:
+    def forget_leader(self, partition: TopicPartition) -> None:
         """Forget the partition's leader, so that the next lookup requests metadata."""
         self._leaders.pop(partition, None)
 
-    def doubt_topic(self, topic: str) -> None:
+    def forget_topic(self, topic: str) -> None:
         """Forget the topic's partition count and leaders, because it was deleted or recreated."""
         self._counts.pop(topic, None)
         for partition in [known for known in self._leaders if known.topic == topic]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.base.errors import ErrorCode, HeadraceError
 from headrace.client.wire.authentication import log_in
-from headrace.client.wire.frames import UnexpectedAnswer, decode_response, encode_request
+from headrace.client.wire.frames import UnexpectedResponse, decode_response, encode_request
 from headrace.client.wire.receiving import FrameReceiver
 from headrace.client.wire.security import ClientSecurity
 from headrace.protocol.apis import APIS
@@ -25,7 +25,7 @@ class Disconnected(HeadraceError):
     """The connection is lost or was never made; the request may or may not have been carried out."""
 
 
-class NoAnswer(HeadraceError, TimeoutError):
+class NoResponse(HeadraceError, TimeoutError):
     """The broker did not respond in time; the request may or may not have been carried out."""
 
 
@@ -89,16 +89,16 @@ class Connection(asyncio.BufferedProtocol):
     def version_for(self, message_type: Any, at_most: int | None = None, *, unstable: bool = False) -> int:
         """Return the newest version that both sides support; versions that Kafka may still change only if `unstable`.
 
-        Raise UnexpectedAnswer if there is none.
+        Raise UnexpectedResponse if there is none.
         """
         api = APIS[message_type.facts.api_key]
         if api.key not in self._versions:
-            raise UnexpectedAnswer(f"the broker does not support {api.key.name} (API key {int(api.key)})")
+            raise UnexpectedResponse(f"the broker does not support {api.key.name} (API key {int(api.key)})")
         low, high = self._versions[api.key]
         ours = api.versions.high if unstable else api.stable_version_max
         version = min(high, ours, ours if at_most is None else at_most)
         if version < max(low, api.versions.low):
-            raise UnexpectedAnswer(f"the broker speaks {api.key.name} {low}-{high}, we speak {api.versions}")
+            raise UnexpectedResponse(f"the broker speaks {api.key.name} {low}-{high}, we speak {api.versions}")
         return version
 
     async def request(self, message: Any, *, version: int | None = None, timeout_s: float = 30.0) -> Any:
@@ -109,22 +109,22 @@ class Connection(asyncio.BufferedProtocol):
                 return await self.send(message, version)
         except TimeoutError as error:
             name = APIS[message.facts.api_key].key.name
-            raise NoAnswer(f"REQUEST_TIMED_OUT: no answer to {name} within {timeout_s:g} s") from error
+            raise NoResponse(f"REQUEST_TIMED_OUT: no response to {name} within {timeout_s:g} s") from error
 
     def send(self, message: Any, version: int) -> asyncio.Future[Any]:
         """Write the request now and return a future for the response."""
         if self._transport is None:
             raise self._lost or Disconnected("the connection is closed")
         if len(self._waiting) >= IN_FLIGHT_MAX:
-            raise Disconnected(f"{IN_FLIGHT_MAX} requests are under way on this connection already")
+            raise Disconnected(f"{IN_FLIGHT_MAX} requests are already in flight on this connection")
         self._next_correlation = (self._next_correlation + 1) & 0x7FFFFFFF
         correlation_id = self._next_correlation
-        self.send_unanswered(message, version)
+        self.send_without_response(message, version)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append((correlation_id, message.facts.api_key, version, future))
         return future
 
-    def send_unanswered(self, message: Any, version: int) -> None:
+    def send_without_response(self, message: Any, version: int) -> None:
         """Write a request that gets no response: Produce with acks=0."""
         if self._transport is None:
             raise self._lost or Disconnected("the connection is closed")
@@ -155,12 +155,12 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(Disconnected("the connection was closed by us"))
 
     async def _agree_on_versions(self) -> None:
-        ask = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version="0.1.0")
-        answer: ApiVersionsResponse = await self.send(ask, 3)
-        if answer.error_code != ErrorCode.NONE:
-            raise UnexpectedAnswer(f"ApiVersions was answered with error {answer.error_code}")
-        self._versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
-        self.features = {feature.name: feature.max_version_level for feature in answer.finalized_features}
+        request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version="0.1.0")
+        response: ApiVersionsResponse = await self.send(request, 3)
+        if response.error_code != ErrorCode.NONE:
+            raise UnexpectedResponse(f"ApiVersions returned error {response.error_code}")
+        self._versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+        self.features = {feature.name: feature.max_version_level for feature in response.finalized_features}
 
     # --- asyncio.BufferedProtocol
 
@@ -175,21 +175,21 @@ class Connection(asyncio.BufferedProtocol):
         self._writable.set()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._receiver.room()
+        return self._receiver.free_space()
 
     def buffer_updated(self, nbytes: int) -> None:
         try:
             for frame in self._receiver.received(nbytes):
-                self._answer(frame)
-        except (UnexpectedAnswer, DecodeError) as error:
+                self._receive(frame)
+        except (UnexpectedResponse, DecodeError) as error:
             transport = self._transport
             self._fail(error)
             if transport is not None:
                 transport.close()
 
-    def _answer(self, frame: memoryview) -> None:
+    def _receive(self, frame: memoryview) -> None:
         if not self._waiting:
-            raise UnexpectedAnswer("an answer came that nobody asked for")
+            raise UnexpectedResponse("a response arrived without a request")
         correlation_id, key, version, future = self._waiting.popleft()
         response = decode_response(key, version, correlation_id, frame)
         if not future.done():

@@ -13,7 +13,7 @@ from headrace.protocol.headers import read_response_header, request_header
 _SIZE = Struct(">i")
 
 
-class UnexpectedAnswer(HeadraceError):
+class UnexpectedResponse(HeadraceError):
     """A response does not match its request, and the connection is unusable; or the broker lacks an API."""
 
 
@@ -26,8 +26,8 @@ def encode_request(message: Any, version: int, correlation_id: int, client_id: s
 
 
 def decode_response(key: int, version: int, correlation_id: int, frame: memoryview) -> Any:
-    """Decode a frame without its size. Raise UnexpectedAnswer if it belongs to another request."""
+    """Decode a frame without its size. Raise UnexpectedResponse if it belongs to another request."""
     found, position = read_response_header(key, version, frame)
     if found != correlation_id:
-        raise UnexpectedAnswer(f"expected the answer to request {correlation_id}, got the one to {found}")
+        raise UnexpectedResponse(f"expected the response to request {correlation_id}, got the one to {found}")
     return codec(RESPONSES[key], version).decode(frame, position)

@@ -11,9 +11,9 @@ STORE_TYPES = (
 )
 
 CONNECTION_OPTIONS = (
-    Option("bootstrap.servers", Kind.LIST, [], "brokers to ask first, as host:port"),
-    Option("request.timeout.ms", Kind.INT, 30_000, "how long an answer may take", at_least=1),
-    Option("security.protocol", Kind.STRING, "PLAINTEXT", "how brokers are spoken to", one_of=PROTOCOLS),
+    Option("bootstrap.servers", Kind.LIST, [], "brokers to connect to first, as host:port"),
+    Option("request.timeout.ms", Kind.INT, 30_000, "time to wait for a response", at_least=1),
+    Option("security.protocol", Kind.STRING, "PLAINTEXT", "protocol of connections to brokers", one_of=PROTOCOLS),
     Option("sasl.mechanism", Kind.STRING, "GSSAPI", "how the client logs in", one_of=(*MECHANISMS, "GSSAPI")),
     Option("sasl.jaas.config", Kind.PASSWORD, None, 'module.Class required username="…" password="…";'),
     Option("ssl.endpoint.identification.algorithm", Kind.STRING, "https", "empty: the broker's name is not checked"),
@@ -26,7 +26,12 @@ CONNECTION_OPTIONS = (
     ),
     Option("ssl.cipher.suites", Kind.LIST, [], "cipher suites of TLS 1.2; empty: OpenSSL's choice"),
     Option("ssl.truststore.type", Kind.STRING, "PEM", "PEM", one_of=("PEM",)),
-    Option("ssl.truststore.location", Kind.STRING, None, "a PEM file with those who are trusted; else the system's"),
+    Option(
+        "ssl.truststore.location",
+        Kind.STRING,
+        None,
+        "a PEM file with trusted certificates; default: those of the system",
+    ),
     Option("ssl.truststore.certificates", Kind.PASSWORD, None, "the certificates themselves, instead of a file"),
     Option("ssl.truststore.password", Kind.PASSWORD, None, "for other stores than PEM", refused=STORE_TYPES),
     Option("ssl.keystore.type", Kind.STRING, "PEM", "PEM", one_of=("PEM",)),
@@ -37,11 +42,11 @@ CONNECTION_OPTIONS = (
     Option("ssl.key.password", Kind.PASSWORD, None, "the password of the private key"),
     *unused(
         "TLS is OpenSSL here",
-        Option("ssl.protocol", Kind.STRING, "TLSv1.3", "of a JVM"),
-        Option("ssl.provider", Kind.STRING, None, "of a JVM"),
-        Option("ssl.keymanager.algorithm", Kind.STRING, "SunX509", "of a JVM"),
-        Option("ssl.trustmanager.algorithm", Kind.STRING, "PKIX", "of a JVM"),
-        Option("ssl.secure.random.implementation", Kind.STRING, None, "of a JVM"),
+        Option("ssl.protocol", Kind.STRING, "TLSv1.3", "only in a JVM"),
+        Option("ssl.provider", Kind.STRING, None, "only in a JVM"),
+        Option("ssl.keymanager.algorithm", Kind.STRING, "SunX509", "only in a JVM"),
+        Option("ssl.trustmanager.algorithm", Kind.STRING, "PKIX", "only in a JVM"),
+        Option("ssl.secure.random.implementation", Kind.STRING, None, "only in a JVM"),
     ),
 )
 
@@ -50,9 +55,9 @@ CLIENT_OPTIONS = OptionTable(
     *CONNECTION_OPTIONS,
     Option("client.id", Kind.STRING, "headrace-cli", "the name that brokers log"),
     *unused(
-        "the command line asks once and waits for request.timeout.ms",
-        Option("default.api.timeout.ms", Kind.INT, 60_000, "how long a call may take", at_least=0),
-        Option("retries", Kind.INT, 2_147_483_647, "how often a request is tried", at_least=0),
-        Option("retry.backoff.ms", Kind.LONG, 100, "pause before it is tried again", at_least=0),
+        "the command line sends each request once and waits for request.timeout.ms",
+        Option("default.api.timeout.ms", Kind.INT, 60_000, "time limit of a call", at_least=0),
+        Option("retries", Kind.INT, 2_147_483_647, "number of retries of a request", at_least=0),
+        Option("retry.backoff.ms", Kind.LONG, 100, "pause before a retry", at_least=0),
     ),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from struct import Struct
 
-from headrace.client.wire.frames import UnexpectedAnswer
+from headrace.client.wire.frames import UnexpectedResponse
 from headrace.records.kernel import reusable
 
 RESPONSE_BYTES_MAX = 256 * 1024 * 1024
@@ -27,12 +27,12 @@ class FrameReceiver:
         self._frame: memoryview | None = None  # frame being filled; None: the buffer is
         self._filled = 0
 
-    def room(self) -> memoryview:
+    def free_space(self) -> memoryview:
         """Return the free part of the current buffer; it is never empty."""
         return self._buffer[self._used :] if self._frame is None else self._frame[self._filled :]
 
     def received(self, count: int) -> Iterator[memoryview]:
-        """Yield the complete frames without their sizes. Raise UnexpectedAnswer if the stream is unusable."""
+        """Yield the complete frames without their sizes. Raise UnexpectedResponse if the stream is unusable."""
         if self._frame is not None:
             self._filled += count
             if self._filled == len(self._frame):
@@ -63,8 +63,8 @@ class FrameReceiver:
     def _size(self, position: int) -> int:
         (size,) = _SIZE.unpack_from(self._buffer, position)
         if self._buffer[position : position + 2] == _TLS_ALERT:
-            raise UnexpectedAnswer("the broker speaks TLS here: security.protocol must be SSL or SASL_SSL")
+            raise UnexpectedResponse("the broker speaks TLS here: security.protocol must be SSL or SASL_SSL")
         if not 4 <= size <= RESPONSE_BYTES_MAX:
-            raise UnexpectedAnswer(f"an answer of {size} bytes; allowed are 4 to {RESPONSE_BYTES_MAX}")
+            raise UnexpectedResponse(f"a response of {size} bytes; allowed are 4 to {RESPONSE_BYTES_MAX}")
         assert isinstance(size, int)
         return size

@@ -36,7 +36,7 @@ class ClientSecurity(Struct, frozen=True):
     login: Login | None = None
 
 
-def make_security(values: Mapping[str, Value], chance: Random) -> ClientSecurity:
+def make_security(values: Mapping[str, Value], random: Random) -> ClientSecurity:
     """Build the security settings from `values`, by the names of CLIENT_OPTIONS.
 
     Raise ConfigError naming an option that cannot be used.
@@ -44,11 +44,11 @@ def make_security(values: Mapping[str, Value], chance: Random) -> ClientSecurity
     protocol = str(values["security.protocol"])
     return ClientSecurity(
         tls=_make_context(values) if protocol.endswith("SSL") else None,
-        login=_make_login(values, chance) if protocol.startswith("SASL") else None,
+        login=_make_login(values, random) if protocol.startswith("SASL") else None,
     )
 
 
-def _make_login(values: Mapping[str, Value], chance: Random) -> Login:
+def _make_login(values: Mapping[str, Value], random: Random) -> Login:
     mechanism = str(values["sasl.mechanism"])
     if mechanism not in MECHANISMS:
         raise ConfigError(f"sasl.mechanism={mechanism} is not supported; write {', '.join(MECHANISMS)}")
@@ -66,7 +66,7 @@ def _make_login(values: Mapping[str, Value], chance: Random) -> Login:
     def start() -> ClientExchange:
         if mechanism == "PLAIN":
             return PlainClient(user, password)
-        return ScramClient(SCRAM_MECHANISMS[mechanism], user, password, chance)
+        return ScramClient(SCRAM_MECHANISMS[mechanism], user, password, random)
 
     return Login(mechanism, start)
 

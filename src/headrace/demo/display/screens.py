@@ -17,7 +17,7 @@ LINE_EVERY_S = 5.0
 class Screen(Protocol):
     def show(self, state: State) -> None: ...
 
-    def say(self, text: str) -> None: ...
+    def write(self, text: str) -> None: ...
 
     def close(self) -> None:
         """End the display; later text is printed below it."""
@@ -47,7 +47,7 @@ class Terminal:
         self._console.clear()
         self._live = self._begin()
 
-    def say(self, text: str) -> None:
+    def write(self, text: str) -> None:
         self._console.print(text, markup=False)
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class Lines:
             self._stage, self._said_at = state.stage, state.elapsed_s
             self._print(line(state))
 
-    def say(self, text: str) -> None:
+    def write(self, text: str) -> None:
         self._print(text)
 
     def close(self) -> None:

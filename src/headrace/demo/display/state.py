@@ -66,7 +66,7 @@ def doing(seen: Seen | None) -> str:
     if seen is None or seen.stage is None:
         return ""
     if seen.stage is Stage.READING and not events_read(seen.facts):
-        return "all events are there, none is worked on yet"
+        return "all events are written, none is processed yet"
     return seen.stage.value
 
 
@@ -85,7 +85,7 @@ def hints_of(supervisor: Supervisor, ports: Ports, folders: Folders) -> list[str
         f"look  {command} consume shop-sessions{server}",
         f"      {command} pipelines status --watch  ·  {_short(folders.pipelines)}",
         f"      http://localhost:{ports.http}/metrics  ·  {_short(folders.tables)} (Parquet)",
-        f"try   kill -9 {pid}, or any of them; Ctrl-C stops all, and the next run goes on",
+        f"try   kill -9 {pid}, or any of them; Ctrl-C stops everything, and the next run resumes",
     ]
 
 

@@ -127,7 +127,7 @@ def _parts(state: State) -> RenderableType:
 def _bars(state: State) -> RenderableType:
     goal = max(1, state.goal or 1)
     table = Table.grid(padding=(0, 2))
-    for name, done in (("events", state.events), ("worked on", state.events_read)):
+    for name, done in (("events", state.events), ("processed", state.events_read)):
         done = min(done, goal)
         table.add_row(
             Text(f" {name}", style="bold"),
@@ -179,16 +179,18 @@ def _minutes(state: State) -> RenderableType:
 def line(state: State) -> str:
     """Return the state as one line of text, for a file or a pipe."""
     of_goal = "" if state.goal is None else f" of {number(state.goal)}"
-    told = [f"{duration(state.elapsed_s)} {state.stage}:"]
-    told.append(f"{number(state.events)}{of_goal} events ({number(sum(flow.per_s for flow in state.flows))}/s),")
-    told.append(f"{number(state.events_read)} worked on;")
-    told += [f"{part.name}: {part.detail};" for part in state.parts if part.condition == "starts"]
+    words = [f"{duration(state.elapsed_s)} {state.stage}:"]
+    words.append(f"{number(state.events)}{of_goal} events ({number(sum(flow.per_s for flow in state.flows))}/s),")
+    words.append(f"{number(state.events_read)} processed;")
+    words += [f"{part.name}: {part.detail};" for part in state.parts if part.condition == "starts"]
     first = [work.name.replace("_", " ") for work in state.works if work.condition == FIRST_BATCH]
     if first:
-        told.append(f"{', '.join(first)}: in the first batch, which takes longest;")
-    told.append(", ".join(f"{number(work.rows)} {work.name.replace('_', ' ')}" for work in state.works) or "no results")
+        words.append(f"{', '.join(first)}: in the first batch, which takes longest;")
+    words.append(
+        ", ".join(f"{number(work.rows)} {work.name.replace('_', ' ')}" for work in state.works) or "no results"
+    )
     if state.minutes:
         newest = max(state.minutes)
         pages = sorted(state.minutes[newest].items(), key=lambda one: (-one[1], one[0]))[:PAGES_SHOWN]
-        told.append(f"; clicks at {clock(newest)}: " + ", ".join(f"{page} {number(clicks)}" for page, clicks in pages))
-    return " ".join(told).replace(" ;", ";")
+        words.append(f"; clicks at {clock(newest)}: " + ", ".join(f"{page} {number(clicks)}" for page, clicks in pages))
+    return " ".join(words).replace(" ;", ";")

@@ -25,16 +25,16 @@ POLL_S = 1.0
 SILENCE_MAX = 60  # consecutive empty polls before the end of a topic
 ROWS_AT_ONCE = 65_536
 
-Told = Callable[[str], None]
+Report = Callable[[str], None]
 
 
-def find(bootstrap: str, tables: Path, layout: Layout, events: int, told: Told = lambda text: None) -> Summary:
+def find(bootstrap: str, tables: Path, layout: Layout, events: int, report: Report = lambda text: None) -> Summary:
     """Compare all topics and tables with the expected rows; call `told` with the description of each step."""
-    told("the topics of clicks and orders are read")
+    report("reading the topics of clicks and orders")
     wrong_events = list(_wrong_events(bootstrap, layout, events))
     compared: list[Compared] = []
     for result in RESULTS:
-        told(f"{result.name} are worked out, and compared with their topic and table")
+        report(f"computing {result.name} and comparing them with their topic and table")
         wanted = result.wanted(layout, events)
         compared.append(compare(f"topic {result.topic}", wanted, _topic_rows(bootstrap, result)))
         table = tables / result.name

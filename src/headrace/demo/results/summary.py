@@ -75,12 +75,12 @@ def lines(summary: Summary) -> list[str]:
             text += [f"      {what}: {row}" for row in rows]
     if summary.files_left:
         text.append(
-            f"  {number(summary.files_left)} files of attempts that were killed lie beside the tables; they are no part of them"
+            f"  {number(summary.files_left)} files of killed attempts are in the folders of the tables, but not part of the tables"
         )
     text.append(
-        "events in = events out: every click is in one window and one session, every order is there once"
+        "events in = events out: every click is in one window and one session, every order is present once"
         if summary.is_right
-        else "the results are NOT what the events say"
+        else "the results do NOT match the events"
     )
     return text
 

@@ -131,12 +131,12 @@ def click(number: int, closings: Sequence[int]) -> Click:
 
     A visitor's clicks are all in one partition and form visits: about eight within a minute, then none for some minutes.
     """
-    chance = _mixed(_CLICKS, number)
-    place = chance % (VISITORS_AT_ONCE // PARTITIONS) * PARTITIONS + number % PARTITIONS
+    mixed = _mixed(_CLICKS, number)
+    place = mixed % (VISITORS_AT_ONCE // PARTITIONS) * PARTITIONS + number % PARTITIONS
     # Visits start at different times: each place is a little ahead of the one before.
     turn = (number + place * VISIT_CLICKS) // (VISITORS_AT_ONCE * VISIT_CLICKS)
-    liking = chance >> 16 & 1023
-    late_ms = (chance >> 40) % LATE_MS_MAX if chance >> 32 & 7 == 0 else 0
+    liking = mixed >> 16 & 1023
+    late_ms = (mixed >> 40) % LATE_MS_MAX if mixed >> 32 & 7 == 0 else 0
     return Click(
         turn % VISITS * VISITORS_AT_ONCE + place,
         PAGES[len(PAGES) * liking * liking >> 20],
@@ -150,20 +150,20 @@ def bell(closing: int, closings: Sequence[int]) -> Click:
 
 
 def order(number: int, closings: Sequence[int]) -> Order:
-    chance = _mixed(_ORDERS, number)
+    mixed = _mixed(_ORDERS, number)
     return Order(
         number,
-        chance % (CUSTOMERS // PARTITIONS) * PARTITIONS + number % PARTITIONS,
-        PRODUCTS[(chance >> 16) % len(PRODUCTS)],
-        199 + (chance >> 32) % 20_000,
+        mixed % (CUSTOMERS // PARTITIONS) * PARTITIONS + number % PARTITIONS,
+        PRODUCTS[(mixed >> 16) % len(PRODUCTS)],
+        199 + (mixed >> 32) % 20_000,
         time_of(event_of_order(number), closings),
     )
 
 
 def customer(number: int) -> Customer:
-    chance = _mixed(_CUSTOMERS, number)
-    first, last = FIRST_NAMES[chance % len(FIRST_NAMES)], LAST_NAMES[(chance >> 16) % len(LAST_NAMES)]
-    return Customer(number, f"{first} {last}", CITIES[(chance >> 32) % len(CITIES)])
+    mixed = _mixed(_CUSTOMERS, number)
+    first, last = FIRST_NAMES[mixed % len(FIRST_NAMES)], LAST_NAMES[(mixed >> 16) % len(LAST_NAMES)]
+    return Customer(number, f"{first} {last}", CITIES[(mixed >> 32) % len(CITIES)])
 
 
 def time_text(time_ms: int) -> str:

@@ -123,7 +123,7 @@ def generate(
         generator = Generator(producer, layout, ends)
         # After a kill some partitions may be ahead of others; their events count towards the goal.
         goal = None if events is None else max(events, layout.frontier(ends).high)
-        log.info("%d events are there; %s", generator.next_event, "without end" if goal is None else f"up to {goal}")
+        log.info("%d events are written; %s", generator.next_event, "without end" if goal is None else f"up to {goal}")
         pace = Pace(rate, clock())
         while not stop.is_set() and (goal is None or generator.next_event < goal):
             due = pace.due(clock())
@@ -133,13 +133,13 @@ def generate(
                 generator.send(due)
                 pace.sent(due)
             stop.wait(pace.wait_s(clock()))
-        log.info("%d events are there", generator.next_event)
+        log.info("%d events are written", generator.next_event)
         return generator.next_event
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="headrace.demo.shop.generator", description="Events of a web shop.")
-    parser.add_argument("bootstrap", help="brokers to ask first, as host:port")
+    parser.add_argument("bootstrap", help="brokers to connect to first, as host:port")
     parser.add_argument("--rate", type=float, default=1000.0, help="events a second; 0: as fast as can be")
     parser.add_argument("--events", type=int, help="end when there are so many in all")
     given = parser.parse_args(arguments)
@@ -151,7 +151,7 @@ def main(arguments: list[str]) -> int:
     try:
         generate(given.bootstrap, rate=given.rate, events=given.events, stop=stop)
     except (HeadraceError, TimeoutError) as error:
-        log.error("%s", error or "the brokers have not answered for long")
+        log.error("%s", error or "the brokers have not responded for a long time")
         return 1
     return 0
 

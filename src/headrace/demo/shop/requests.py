@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from headrace.base.errors import ErrorCode, HeadraceError
 from headrace.base.ids import TopicPartition
 from headrace.client import Admin, Consumer, Producer
-from headrace.client.admin.item_errors import Refused
+from headrace.client.admin.item_errors import ItemsFailed
 from headrace.demo.shop.events import CUSTOMERS, customer
 from headrace.demo.shop.layout import PLACES, Layout, closings_of
 from headrace.demo.shop.topics import CLOSINGS, PARTITION_COUNTS, TOPICS
@@ -46,7 +46,7 @@ class Shop:
         there = set(self._admin.list_topics(timeout_s=CALL_S_MAX))
         try:
             self._admin.create_topics([one for one in TOPICS if one.name not in there], timeout_s=CALL_S_MAX)
-        except Refused as refused:
+        except ItemsFailed as refused:
             if any(error.code is not ErrorCode.TOPIC_ALREADY_EXISTS for error in refused.failures.values()):
                 raise
         begin = self.ends([CUSTOMERS_PLACE])[CUSTOMERS_PLACE]
@@ -99,7 +99,7 @@ class Shop:
 def check_place(place: TopicPartition, wanted: int, found: int) -> None:
     if wanted != found:
         raise Misplaced(
-            f"{place}: what should be record {wanted} has become {found}: who else writes to {place.topic}?"
+            f"{place}: record {wanted} was written as {found}; does another program write to {place.topic}?"
         )
 
 

@@ -24,7 +24,7 @@ from headrace.pipelines.definitions.definition import (
 )
 from headrace.pipelines.definitions.python.files import raised_in
 from headrace.pipelines.definitions.python.modules import run_file
-from headrace.pipelines.definitions.spark_errors import place_in_query, told
+from headrace.pipelines.definitions.spark_errors import place_in_query, spark_message
 from headrace.pipelines.definitions.topic_options import FLAT_PREFIX, has_fields, source_options
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Frames:
         return self._made[name]
 
     def _source(self, source: Source) -> DataFrame:
-        with said_at(source.where, f"source {source.name}"):
+        with errors_located_at(source.where, f"source {source.name}"):
             reader = self._spark.readStream if source.is_stream else self._spark.read
             if source.kind is SourceKind.TOPIC:
                 bad_records = BadRecords("skip") if source.name in self._put_aside_elsewhere else None
@@ -109,17 +109,17 @@ class Frames:
         elif step.kind is StepKind.PYTHON:
             frame = self._python(step, inputs)
         else:
-            with said_at(step.where, f"step {step.name}"):
+            with errors_located_at(step.where, f"step {step.name}"):
                 keys = list(step.keys)
                 (frame,) = inputs
                 # Only streams have watermarks; a table is already complete.
                 frame = frame.dropDuplicatesWithinWatermark(keys) if frame.isStreaming else frame.dropDuplicates(keys)
-        with said_at(step.where, f"step {step.name}"):
+        with errors_located_at(step.where, f"step {step.name}"):
             return _with_watermark(frame, step.watermark)
 
     def _sql(self, step: Step, inputs: list[DataFrame]) -> DataFrame:
         assert step.sql_where is not None
-        with said_at(step.sql_where, f"step {step.name}", in_query=True):
+        with errors_located_at(step.sql_where, f"step {step.name}", in_query=True):
             try:
                 for name, frame in zip(step.inputs, inputs, strict=True):
                     frame.createOrReplaceTempView(name)
@@ -137,7 +137,7 @@ class Frames:
             found = function(*inputs)
         except Exception as error:
             place, text = raised_in(file, error)
-            text = told(error) if _is_sparks(error) else text
+            text = spark_message(error) if _is_sparks(error) else text
             raise DefinitionError([Problem(place, f"step {step.name}: {text}")]) from error
         if not isinstance(found, DataFrame):
             what = f"{step.python_name} gave back {type(found).__name__}, not a DataFrame"
@@ -209,7 +209,7 @@ def _is_sparks(error: Exception) -> bool:
 
 
 @contextmanager
-def said_at(where: Place, what: str, *, in_query: bool = False) -> Iterator[None]:
+def errors_located_at(where: Place, what: str, *, in_query: bool = False) -> Iterator[None]:
     """Raise errors of Spark and the file system inside as problems of this place."""
     try:
         yield
@@ -219,4 +219,4 @@ def said_at(where: Place, what: str, *, in_query: bool = False) -> Iterator[None
         if not _is_sparks(error) and not isinstance(error, OSError):
             raise
         place = place_in_query(error, where) if in_query else where
-        raise DefinitionError([Problem(place, f"{what}: {told(error)}")]) from error
+        raise DefinitionError([Problem(place, f"{what}: {spark_message(error)}")]) from error

@@ -61,7 +61,7 @@ def _files(path: Path) -> list[Path]:
             raise DefinitionError([Problem(Place(path), f"has more than {FILES_MAX} files of pipelines")])
         return found
     if not path.exists():
-        raise DefinitionError([Problem(Place(path), "is not there")])
+        raise DefinitionError([Problem(Place(path), "does not exist")])
     if path.suffix not in (*YAML_SUFFIXES, ".py"):
         raise DefinitionError([Problem(Place(path), "is no pipeline: *.yaml, *.py or a folder is expected")])
     return [path]

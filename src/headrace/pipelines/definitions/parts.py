@@ -111,7 +111,7 @@ def _spark(fields: Fields) -> SparkSettings:
     inner.only(("master", "conf"))
     conf = inner.mapping("conf")
     if "spark.master" in conf:
-        inner.wrong("conf", "spark.master is the key master, beside conf")
+        inner.wrong("conf", "spark.master is set by the key master, next to conf")
     return SparkSettings(inner.text("master") or SparkSettings.master, conf)
 
 

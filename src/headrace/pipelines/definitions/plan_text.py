@@ -69,10 +69,10 @@ def _parts(pipeline: Pipeline, frames: Frames | None) -> Iterator[str]:
         yield from _part("sink", name, _sink_text(pipeline, sink), None)
 
 
-def _part(what: str, name: str, said: Sequence[str], frame: DataFrame | None) -> Iterator[str]:
+def _part(what: str, name: str, details: Sequence[str], frame: DataFrame | None) -> Iterator[str]:
     yield ""
     yield f"{what} {name}"
-    yield from textwrap.wrap(" · ".join(said), WIDTH, initial_indent="  ", subsequent_indent="    ")
+    yield from textwrap.wrap(" · ".join(details), WIDTH, initial_indent="  ", subsequent_indent="    ")
     if frame is not None:
         columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in frame.schema.fields)
         yield from textwrap.wrap(f"columns: {columns}", WIDTH, initial_indent="  ", subsequent_indent="    ")
@@ -98,51 +98,53 @@ def _source_text(pipeline: Pipeline, source: Source) -> list[str]:
     if source.kind is SourceKind.TOPIC:
         options = source_options(pipeline, source)
         what = "topics like" if source.is_pattern else "topics" if "," in source.target else "topic"
-        said = [f"{what} {source.target} at {options.get(BOOTSTRAP_SERVERS, 'no brokers')}", f"value {source.value}"]
+        details = [f"{what} {source.target} at {options.get(BOOTSTRAP_SERVERS, 'no brokers')}", f"value {source.value}"]
         if source.bad_records.action != "fail":
-            said.append(f"bad records: {source.bad_records.dead_letter or source.bad_records.action}")
+            details.append(f"bad records: {source.bad_records.dead_letter or source.bad_records.action}")
     elif source.kind is SourceKind.FORMAT:
-        said = [f"format {source.format}"]
+        details = [f"format {source.format}"]
     else:
         what = "new files in" if source.kind is SourceKind.FILES else "table"
-        said = [f"{what} {source.target}"] + ([source.format] if source.format else [])
-    said.append("a stream" if source.is_stream else "read at each start")
+        details = [f"{what} {source.target}"] + ([source.format] if source.format else [])
+    details.append("a stream" if source.is_stream else "read at each start")
     if source.watermark is not None:
-        said.append(f"watermark {source.watermark.column}, {source.watermark.delay}")
-    return said
+        details.append(f"watermark {source.watermark.column}, {source.watermark.delay}")
+    return details
 
 
 def _step_text(step: Step) -> list[str]:
-    said = [f"← {', '.join(step.inputs) or 'nothing'}"]
+    details = [f"← {', '.join(step.inputs) or 'nothing'}"]
     if step.kind is StepKind.DEDUPLICATE:
-        said.append(f"deduplicate by {', '.join(step.keys)}")
+        details.append(f"deduplicate by {', '.join(step.keys)}")
     elif step.kind is StepKind.PYTHON:
-        said.append(f"{step.python_file or step.where.file}:{step.python_name}")
+        details.append(f"{step.python_file or step.where.file}:{step.python_name}")
     else:
-        said.append(f"sql {' '.join(step.sql.split())}")
+        details.append(f"sql {' '.join(step.sql.split())}")
     if step.watermark is not None:
-        said.append(f"watermark {step.watermark.column}, {step.watermark.delay}")
-    return said
+        details.append(f"watermark {step.watermark.column}, {step.watermark.delay}")
+    return details
 
 
 def _sink_text(pipeline: Pipeline, sink: Sink) -> list[str]:
-    said = [f"← {sink.source}"]
+    details = [f"← {sink.source}"]
     if sink.kind is SinkKind.TOPIC:
         options = {name.lower(): text for name, text in sink_options(pipeline, sink).items()}
         topic = f"topic {sink.target}" if sink.target else f"topic by {sink.topic_expression}"
-        said += [
+        details += [
             f"{topic} at {options.get(BOOTSTRAP_SERVERS, 'no brokers')}",
             options.get("deliveryguarantee", "exactly-once"),
         ]
-        said += ([f"key {sink.key}"] if sink.key else []) + [f"value {sink.value}"]
+        details += ([f"key {sink.key}"] if sink.key else []) + [f"value {sink.value}"]
     elif sink.kind is SinkKind.FILES:
-        said.append(f"{sink.format} in {sink.target}")
-        said += [f"partitioned by {', '.join(sink.partition_by)}"] if sink.partition_by else []
+        details.append(f"{sink.format} in {sink.target}")
+        details += [f"partitioned by {', '.join(sink.partition_by)}"] if sink.partition_by else []
     else:
-        said.append(sink.format or sink.kind.value)
-    said.append(f"mode {sink.mode}")
-    said.append(_trigger_text(pipeline.trigger_of(sink)) if pipeline.is_stream(sink.source) else "once at each start")
-    return said
+        details.append(sink.format or sink.kind.value)
+    details.append(f"mode {sink.mode}")
+    details.append(
+        _trigger_text(pipeline.trigger_of(sink)) if pipeline.is_stream(sink.source) else "once at each start"
+    )
+    return details
 
 
 def _trigger_text(trigger: Trigger) -> str:

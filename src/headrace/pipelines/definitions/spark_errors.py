@@ -14,7 +14,7 @@ _AT = re.compile(r"\bline (\d+),? pos(?:ition)? \d+")
 TEXT_CHARACTERS_MAX = 400
 
 
-def told(error: Exception) -> str:
+def spark_message(error: Exception) -> str:
     """Return the message without the plan, the SQLSTATE and the stack traces of two languages."""
     text = str(error)
     own = _OUR_OWN.findall(text)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headrace.pipelines.definitions.definition import DefinitionError, Pipeline, Problem, Sink, SinkKind, TriggerKind
-from headrace.pipelines.definitions.frames import FORMAT, said_at
+from headrace.pipelines.definitions.frames import FORMAT, errors_located_at
 from headrace.pipelines.definitions.topic_options import sink_options
 from headrace.pipelines.sink.options import parse_sink_options
 
@@ -20,7 +20,7 @@ _TEXT = ("string", "binary")
 
 
 def start_query(frame: DataFrame, pipeline: Pipeline, sink: Sink) -> StreamingQuery:
-    with said_at(sink.where, f"sink {sink.name}"):
+    with errors_located_at(sink.where, f"sink {sink.name}"):
         trigger = pipeline.trigger_of(sink)
         writer = _shaped(frame, sink).writeStream.outputMode(sink.mode).queryName(pipeline.query_of(sink))
         writer = writer.option("checkpointLocation", pipeline.checkpoint_of(sink))
@@ -52,7 +52,7 @@ def _write_updates(options: dict[str, str]) -> Callable[[DataFrame, int], None]:
 
 def write_once(frame: DataFrame, pipeline: Pipeline, sink: Sink) -> None:
     """Write a frame that is not a stream; return when all of it is written."""
-    with said_at(sink.where, f"sink {sink.name}"):
+    with errors_located_at(sink.where, f"sink {sink.name}"):
         shaped = _shaped(frame, sink)
         if sink.kind is SinkKind.CONSOLE:
             options = {name.lower(): text for name, text in sink.options.items()}

@@ -29,10 +29,10 @@ def how_far(status: QueryStatus) -> tuple[int, int | None]:
 
 def line_of(status: QueryStatus) -> str:
     """Return a line such as `shop.counts: running, 12,000 of 30,000 rows, 3,400 rows/s`."""
-    return f"{status.title}: {told_of(status)}"
+    return f"{status.title}: {describe(status)}"
 
 
-def told_of(status: QueryStatus) -> str:
+def describe(status: QueryStatus) -> str:
     done, total = how_far(status)
     parts = [status.state]
     if status.batches:
@@ -72,9 +72,9 @@ class Lines:
         self,
         every_s: float,
         now: Callable[[], float] = time.monotonic,
-        say: Callable[[str], None] = _LOG.info,
+        write_line: Callable[[str], None] = _LOG.info,
     ) -> None:
-        self._every_s, self._now, self._say = every_s, now, say
+        self._every_s, self._now, self._write_line = every_s, now, write_line
         self._next = now() + every_s
         self._rows = 0
 
@@ -85,7 +85,7 @@ class Lines:
             return
         self._next, self._rows = self._now() + self._every_s, rows
         for one in statuses:
-            self._say(line_of(one))
+            self._write_line(line_of(one))
 
 
 class Bars:
@@ -98,4 +98,4 @@ class Bars:
             if one.title not in self._tasks:
                 self._tasks[one.title] = self._bars.add_task(one.title, total=None, told="")
             done, total = (1, 1) if one.state == State.DONE.value else how_far(one)
-            self._bars.update(self._tasks[one.title], completed=done, total=total, told=told_of(one))
+            self._bars.update(self._tasks[one.title], completed=done, total=total, told=describe(one))

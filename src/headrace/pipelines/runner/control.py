@@ -76,7 +76,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.OK, CONTENT_TYPE, asyncio.run(expose(metrics_of(self.control.status()))))
         elif path != "/status":
             self._refuse(HTTPStatus.NOT_FOUND, "there are GET /status, GET /metrics and POST /stop")
-        elif self._may_ask():
+        elif self._is_permitted():
             found = {"queries": [to_json(one) for one in self.control.status()]}
             self._answer(HTTPStatus.OK, _JSON, json.dumps(found).encode())
 
@@ -84,7 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         if parts.path != "/stop":
             self._refuse(HTTPStatus.NOT_FOUND, "there are GET /status, GET /metrics and POST /stop")
-        elif self._may_ask():
+        elif self._is_permitted():
             try:
                 names = parse_qs(parts.query, max_num_fields=NAMES_MAX).get("pipeline")
             except ValueError:
@@ -93,7 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.control.stop(names)
             self._answer(HTTPStatus.ACCEPTED, _JSON, b"{}")
 
-    def _may_ask(self) -> bool:
+    def _is_permitted(self) -> bool:
         given = self.headers.get(TOKEN_HEADER, "").encode()
         if hmac.compare_digest(given, f"Bearer {self.control.token}".encode()):
             return True
@@ -117,34 +117,34 @@ class _Handler(BaseHTTPRequestHandler):
 # --- client
 
 
-class NoAnswer(HeadraceError):
+class NoResponse(HeadraceError):
     """The driver does not respond or refuses the request; the text says why."""
 
 
 def ask_status(run: Run) -> list[QueryStatus]:
-    found = _ask(run, "GET", "/status")
+    found = _request(run, "GET", "/status")
     try:
         return [from_json(one) for one in found["queries"] if one["pipeline"] == run.pipeline]
     except (KeyError, TypeError):
-        raise NoAnswer(f"the driver of pipeline {run.pipeline} answers with something else than its status") from None
+        raise NoResponse(f"the driver of pipeline {run.pipeline} sent something other than its status") from None
 
 
 def ask_to_stop(run: Run) -> None:
     """Request a stop; the driver has begun to stop when this returns, and has stopped when its file is gone."""
-    _ask(run, "POST", f"/stop?pipeline={quote(run.pipeline, safe='')}")
+    _request(run, "POST", f"/stop?pipeline={quote(run.pipeline, safe='')}")
 
 
-def _ask(run: Run, method: str, path: str) -> dict[str, Any]:
+def _request(run: Run, method: str, path: str) -> dict[str, Any]:
     who = f"the driver of pipeline {run.pipeline} (process {run.driver.pid})"
     connection = HTTPConnection(LOOPBACK, run.port, timeout=ANSWER_S_MAX)
     try:
         connection.request(method, path, headers={TOKEN_HEADER: f"Bearer {run.token}"})
-        answer = connection.getresponse()
-        body = json.loads(answer.read(ANSWER_BYTES_MAX))
+        response = connection.getresponse()
+        body = json.loads(response.read(ANSWER_BYTES_MAX))
     except (OSError, HTTPException, ValueError) as error:
-        raise NoAnswer(f"{who} does not answer: {error}") from error
+        raise NoResponse(f"{who} does not respond: {error}") from error
     finally:
         connection.close()
-    if answer.status >= HTTPStatus.BAD_REQUEST or not isinstance(body, dict):
-        raise NoAnswer(f"{who} refuses: {body.get('error') if isinstance(body, dict) else answer.reason}")
+    if response.status >= HTTPStatus.BAD_REQUEST or not isinstance(body, dict):
+        raise NoResponse(f"{who} refuses: {body.get('error') if isinstance(body, dict) else response.reason}")
     return body

@@ -26,7 +26,15 @@ from headrace.pipelines.runner.engine import Engine, Handle, SparkEngine, causes
 from headrace.pipelines.runner.failures import Cause, explain
 from headrace.pipelines.runner.processes import is_alive, this_process
 from headrace.pipelines.runner.progress import read_progress
-from headrace.pipelines.runner.queries import Began, Broke, Happening, Query, StopWanted, Told, say
+from headrace.pipelines.runner.queries import (
+    DriverEvent,
+    ProgressReported,
+    Query,
+    QueryStarted,
+    StartFailed,
+    StopRequested,
+    log_change,
+)
 from headrace.pipelines.runner.runs import Run, Runs, locked
 from headrace.pipelines.runner.signals import interrupted_by_signals, stopped_by_signals
 from headrace.pipelines.runner.status import QueryStatus, status_of
@@ -40,7 +48,7 @@ from headrace.pipelines.runner.supervision import (
     Started,
     Starting,
     Stop,
-    StopAsked,
+    StopRequest,
     Wait,
     act_of,
     after,
@@ -102,7 +110,7 @@ class Driver:
                 if dead_letter_topics(query.pipeline, query.sink)
             }
         )
-        self._events: SimpleQueue[Happening] = SimpleQueue()
+        self._events: SimpleQueue[DriverEvent] = SimpleQueue()
         self._lock = threading.Lock()
         self._stop_deadline: float | None = None
         self._claims: dict[str, ExitStack] = {}  # the claims of pipelines until they are released
@@ -122,7 +130,7 @@ class Driver:
 
     def stop(self, pipelines: Collection[str] | None = None) -> None:
         """Stop all pipelines, or these; callable from any thread or signal handler. `run` returns when all queries have ended."""
-        self._events.put(StopWanted(None if pipelines is None else frozenset(pipelines)))
+        self._events.put(StopRequested(None if pipelines is None else frozenset(pipelines)))
 
     def run(self) -> list[QueryStatus]:
         """Run until all queries are done, stopped or failed; raise AlreadyRunning if another driver runs one of the pipelines."""
@@ -136,7 +144,9 @@ class Driver:
             self._letters.start()  # before Spark, so that the first count has only earlier records
             stack.callback(self._letters.close)
             _LOG.info("%s: Spark is starting", ", ".join(run.pipeline for run in runs))
-            self._engine.open(self._tell, lambda spark: self._runs.update([replace(run, spark=spark) for run in runs]))
+            self._engine.open(
+                self._report, lambda spark: self._runs.update([replace(run, spark=spark) for run in runs])
+            )
             stack.enter_context(stopped_by_signals(self.stop))
             self._loop()
             self._engine.flush()  # the last batches are reported after their query has ended
@@ -206,17 +216,17 @@ class Driver:
         for _ in range(self._events.qsize()):
             self._take(self._events.get())
 
-    def _take(self, event: Happening) -> None:
+    def _take(self, event: DriverEvent) -> None:
         match event:
-            case Began(title, handle):
+            case QueryStarted(title, handle):
                 query = self._queries[title]
                 query.handle = handle
-                self._happened(title, Done() if handle is None else Started())
-            case Broke(title, causes):
+                self._handle(title, Done() if handle is None else Started())
+            case StartFailed(title, causes):
                 self._failed(title, causes)
-            case Told():
-                self._told(event)
-            case StopWanted(pipelines):
+            case ProgressReported():
+                self._handle_progress(event)
+            case StopRequested(pipelines):
                 self._stop_wanted(pipelines)
 
     def _stop_wanted(self, pipelines: frozenset[str] | None) -> None:
@@ -224,30 +234,30 @@ class Driver:
         self._unwanted |= names if pipelines is None else names & pipelines
         for title, query in self._queries.items():
             if query.pipeline.name in self._unwanted:
-                self._happened(title, StopAsked())
+                self._handle(title, StopRequest())
         if self._unwanted == names and self._stop_deadline is None:
             self._stop_deadline = time.monotonic() + STOP_S_MAX
 
-    def _told(self, told: Told) -> None:
-        current = next((one for one, query in self._queries.items() if query.run_id == told.run_id), None)
-        title = current or told.title
+    def _handle_progress(self, reported: ProgressReported) -> None:
+        current = next((one for one, query in self._queries.items() if query.run_id == reported.run_id), None)
+        title = current or reported.title
         query = self._queries.get(title)
         if query is None:
             return  # a query of another user of the same session
-        if told.progress is not None:
-            batch = read_progress(told.progress)
+        if reported.progress is not None:
+            batch = read_progress(reported.progress)
             with self._lock:
                 query.meter.add(batch, self._clock.now_ms())
         if current is not None:
-            self._happened(title, Progressed())
+            self._handle(title, Progressed())
 
     def _look_at_queries(self) -> None:
         """Check which queries have ended, by polling: Spark may drop listener events under load."""
         process = self._engine.process
         if process is not None and not is_alive(process):
             raise SparkLost(
-                f"Spark's virtual machine (process {process.pid}) has ended; {self._log_file} may say why."
-                " Run it again: it goes on from its checkpoints"
+                f"Spark's virtual machine (process {process.pid}) has ended; see {self._log_file}."
+                " Run it again: it resumes from its checkpoints"
             )
         for title, query in self._queries.items():
             if query.handle is None:
@@ -262,18 +272,18 @@ class Driver:
             if causes:
                 self._failed(title, causes)
             else:
-                self._happened(title, Ended())
+                self._handle(title, Ended())
 
     def _act(self) -> None:
         now_ms = self._ticks_ms()
         for title, query in self._queries.items():
             match act_of(query.watched, now_ms):
                 case Start():
-                    self._happened(title, Starting())
+                    self._handle(title, Starting())
                     _in_thread(f"start {title}", lambda query=query, title=title: self._start(title, query))  # type: ignore[misc]
-                case Stop() if query.stop_told != (query.handle or title):
-                    query.stop_told = query.handle or title
-                    _in_thread(f"stop {title}", lambda whom=query.stop_told: self._stop(whom))  # type: ignore[misc]
+                case Stop() if query.stopping != (query.handle or title):
+                    query.stopping = query.handle or title
+                    _in_thread(f"stop {title}", lambda whom=query.stopping: self._stop(whom))  # type: ignore[misc]
 
     def _let_go(self) -> None:
         """Release stopped pipelines, so that another driver can run them while this one continues with the others."""
@@ -284,29 +294,29 @@ class Driver:
     def _failed(self, title: str, causes: Sequence[Cause]) -> None:
         query = self._queries[title]
         found = explain(causes, query.pipeline.checkpoint_of(query.sink))
-        self._happened(title, Failed(found.text, found.mending))
+        self._handle(title, Failed(found.text, found.permanence))
 
-    def _happened(self, title: str, event: Event) -> None:
+    def _handle(self, title: str, event: Event) -> None:
         query = self._queries[title]
         before = query.watched
         with self._lock:
             query.watched = after(before, event, self._ticks_ms())
-        say(title, before, query.watched)
+        log_change(title, before, query.watched)
 
     def _leave_the_rest(self) -> None:
         for title, query in self._queries.items():
             if not query.watched.is_over:
-                _LOG.warning("%s did not stop within %g s and is left", title, STOP_S_MAX)
-                self._happened(title, Ended())
+                _LOG.warning("%s did not stop within %g s; leaving it", title, STOP_S_MAX)
+                self._handle(title, Ended())
 
     # --- other threads
 
     def _start(self, title: str, query: Query) -> None:
         try:
-            self._events.put(Began(title, self._engine.start(query.pipeline, query.sink.name)))
+            self._events.put(QueryStarted(title, self._engine.start(query.pipeline, query.sink.name)))
         except Exception as error:
             _LOG.debug("%s could not be started", title, exc_info=True)
-            self._events.put(Broke(title, causes_of(error)))
+            self._events.put(StartFailed(title, causes_of(error)))
 
     def _stop(self, whom: Handle | str) -> None:
         try:
@@ -317,9 +327,9 @@ class Driver:
         except Exception:  # polling shows whether it has ended
             _LOG.debug("it could not be stopped", exc_info=True)
 
-    def _tell(self, run_id: str, title: str, progress: Mapping[str, Any] | None) -> None:
+    def _report(self, run_id: str, title: str, progress: Mapping[str, Any] | None) -> None:
         if self._events.qsize() < EVENTS_MAX:
-            self._events.put(Told(run_id, title, progress))
+            self._events.put(ProgressReported(run_id, title, progress))
 
 
 def _in_thread(name: str, work: Callable[[], None]) -> None:

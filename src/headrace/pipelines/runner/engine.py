@@ -54,14 +54,14 @@ class Handle(Protocol):
 
 
 # Called with the run id, the query's title or "", and the progress (None: there was nothing to do).
-Tell = Callable[[str, str, Mapping[str, Any] | None], None]
-Began = Callable[[Process], None]  # called when the virtual machine runs, long before Spark is ready
+OnProgress = Callable[[str, str, Mapping[str, Any] | None], None]
+OnJavaStarted = Callable[[Process], None]  # called when the virtual machine runs, long before Spark is ready
 
 
 class Engine(Protocol):
     """What a driver needs of Spark; tests have a fake."""
 
-    def open(self, tell: Tell, began: Began) -> None: ...
+    def open(self, on_progress: OnProgress, began: OnJavaStarted) -> None: ...
 
     @property
     def process(self) -> Process | None:
@@ -124,7 +124,7 @@ class SparkEngine:
         self._building = threading.Lock()
         self.process: Process | None = None
 
-    def open(self, tell: Tell, began: Began) -> None:
+    def open(self, on_progress: OnProgress, began: OnJavaStarted) -> None:
         from headrace.pipelines.runner.listening import Listener
         from headrace.pipelines.session import java_process_id
 
@@ -138,7 +138,7 @@ class SparkEngine:
         else:
             self._spark = self._given
             has_begun(java_process_id())
-        self._listener = Listener(self._spark, tell)
+        self._listener = Listener(self._spark, on_progress)
         self._spark.streams.addListener(self._listener)
 
     def _make_session(self, began: Callable[[int], None]) -> SparkSession:
@@ -153,7 +153,7 @@ class SparkEngine:
         except Exception as error:
             why = explain(causes_of(error)).text.splitlines()[0]
             if "stopped SparkContext" in why:
-                why = "nobody answers there, or the application was refused"
+                why = "nothing responds there, or it refused the application"
             more = f"; {self._log_file} says more" if self._log_file is not None else ""
             raise NoSpark(f"Spark cannot be started with spark.master={self._master}: {why}{more}") from error
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.base.errors import RETRIABLE, ErrorCode
-from headrace.pipelines.runner.supervision import Mending
+from headrace.pipelines.runner.supervision import Permanence
 
 TEXT_CHARACTERS_MAX = 600
 LINES_MAX = 2  # except for definitions, which have a line per problem
@@ -28,7 +28,7 @@ class Cause:
 @dataclass(frozen=True)
 class Explained:
     text: str
-    mending: Mending
+    permanence: Permanence
 
 
 FULL_DISK = ("No space left on device", "Disk quota exceeded")
@@ -36,27 +36,27 @@ DEFINITION_ERROR = "DefinitionError"
 
 # Headrace's errors. Those not listed may or may not be caused by the query.
 _BY_CLASS = {
-    "DataLoss": Mending.FINAL,
-    "TornBatch": Mending.FINAL,
-    "TakenOver": Mending.FINAL,
-    "OlderBatch": Mending.FINAL,
-    "ConfigError": Mending.FINAL,
-    "BadRecord": Mending.FINAL,
-    "RegistryError": Mending.PASSING,
-    "Disconnected": Mending.PASSING,
-    "NoAnswer": Mending.PASSING,
+    "DataLoss": Permanence.FINAL,
+    "TornBatch": Permanence.FINAL,
+    "TakenOver": Permanence.FINAL,
+    "OlderBatch": Permanence.FINAL,
+    "ConfigError": Permanence.FINAL,
+    "BadRecord": Permanence.FINAL,
+    "RegistryError": Permanence.TRANSIENT,
+    "Disconnected": Permanence.TRANSIENT,
+    "NoResponse": Permanence.TRANSIENT,
 }
 _OTHERS = frozenset({"SourceError", "SinkError", "KafkaError", DEFINITION_ERROR})
 _BY_TEXT = (
-    (re.compile(r"there is no (?:topic \S|\S+-\d+\b)"), Mending.PASSING),
-    (re.compile(r"kafka\.bootstrap\.servers: "), Mending.PASSING),
-    (re.compile(r".*onBadRecord says"), Mending.FINAL),
+    (re.compile(r"there is no (?:topic \S|\S+-\d+\b)"), Permanence.TRANSIENT),
+    (re.compile(r"kafka\.bootstrap\.servers: "), Permanence.TRANSIENT),
+    (re.compile(r".*onBadRecord says"), Permanence.FINAL),
 )
 # Problems of a valid definition whose inputs are not available yet.
-_PASSING_PROBLEM = re.compile(
-    r"\bthere is no topic |\bkafka\.bootstrap\.servers: cannot connect|\bschema registry gave no answer"
+_TRANSIENT_PROBLEM = re.compile(
+    r"\bthere is no topic |\bkafka\.bootstrap\.servers: cannot connect|\bschema registry gave no response"
 )
-_PASSING_CODES = frozenset(code.name for code in RETRIABLE)
+_TRANSIENT_CODES = frozenset(code.name for code in RETRIABLE)
 _CODE = re.compile(r"([A-Z][A-Z0-9_]+)(?::|\Z)")
 
 # First two characters of SQLSTATE: an error in the data or the query recurs with the same batch.
@@ -64,7 +64,9 @@ _FINAL_STATES = frozenset({"0A", "21", "22", "42"})
 _FINAL_KINDS = frozenset(
     {"AnalysisException", "ParseException", "IllegalArgumentException", "UnsupportedOperationException"}
 )
-_OTHER_QUERY = "the checkpoint is another query's: sources and grouping cannot change under it; with a new checkpoint it starts anew"
+_OTHER_QUERY = (
+    "the checkpoint is another query's: sources and grouping cannot change under it; use a new checkpoint to start over"
+)
 _FINAL_TEXTS = (
     (re.compile(r"sources in the checkpoint offsets and now there are"), _OTHER_QUERY),
     (re.compile(r"STREAMING_STATEFUL_OPERATOR_NOT_MATCH"), _OTHER_QUERY),
@@ -72,7 +74,7 @@ _FINAL_TEXTS = (
     (re.compile(r"CONCURRENT_STREAM_LOG_UPDATE"), "another driver runs on the same checkpoint"),
     (re.compile(r"ParentNotDirectoryException|FileAlreadyExistsException|AccessDeniedException|Permission denied"), ""),
 )
-_MORE_MEMORY = "spark.driver.memory, or of a cluster spark.executor.memory, says how much there is"
+_MORE_MEMORY = "spark.driver.memory, or spark.executor.memory in a cluster, sets the limit"
 
 _OURS = re.compile(r"\bheadrace(?:\.\w+)+\.([A-Z]\w+): ")
 _STATE = re.compile(r"\s*SQLSTATE: ([0-9A-Z]{5})")
@@ -97,7 +99,7 @@ def explain(causes: Sequence[Cause], checkpoint: str = "") -> Explained:
     full = next((words for words in FULL_DISK if words in everything), None)
     if full is not None:
         where = f" under the checkpoint {checkpoint} or Spark's own files" if checkpoint else ""
-        return Explained(f"the disk is full{where} ({full})", Mending.PASSING)
+        return Explained(f"the disk is full{where} ({full})", Permanence.TRANSIENT)
     for cause in causes:
         found = _ours(cause) or _of_python(cause.text)
         if found is not None:
@@ -114,17 +116,17 @@ def _ours(cause: Cause) -> Explained | None:
     else:
         return None
     if kind == DEFINITION_ERROR:
-        passes = all(_PASSING_PROBLEM.search(line) for line in text.strip().splitlines())
-        return Explained(text.strip(), Mending.PASSING if passes else Mending.FINAL)
-    mending = _BY_CLASS.get(kind)
-    if mending is None:
-        mending = next((one for pattern, one in _BY_TEXT if pattern.match(text)), None)
-    if mending is None and _CREATION.search(cause.text):
-        mending = Mending.FINAL  # wrong options, which a restart does not change
+        passes = all(_TRANSIENT_PROBLEM.search(line) for line in text.strip().splitlines())
+        return Explained(text.strip(), Permanence.TRANSIENT if passes else Permanence.FINAL)
+    permanence = _BY_CLASS.get(kind)
+    if permanence is None:
+        permanence = next((one for pattern, one in _BY_TEXT if pattern.match(text)), None)
+    if permanence is None and _CREATION.search(cause.text):
+        permanence = Permanence.FINAL  # wrong options, which a restart does not change
     code = _CODE.match(text)
-    if mending is None and code is not None and code[1] in ErrorCode.__members__:
-        mending = Mending.PASSING if code[1] in _PASSING_CODES else Mending.UNCLEAR
-    return Explained(_short(text), mending or Mending.UNCLEAR)
+    if permanence is None and code is not None and code[1] in ErrorCode.__members__:
+        permanence = Permanence.TRANSIENT if code[1] in _TRANSIENT_CODES else Permanence.UNCLEAR
+    return Explained(_short(text), permanence or Permanence.UNCLEAR)
 
 
 def _of_python(text: str) -> Explained | None:
@@ -133,11 +135,11 @@ def _of_python(text: str) -> Explained | None:
     if not found:
         return None
     lines = _until_end(rest).splitlines()
-    told = next((line for line in reversed(lines) if line and not line.startswith((" ", "\t"))), "")
+    message = next((line for line in reversed(lines) if line and not line.startswith((" ", "\t"))), "")
     frames = [frame for line in lines if (frame := _FRAME.match(line)) is not None]
     own = [frame for frame in frames if not _NOT_THE_USERS.search(frame[1])] or frames
     where = f"{own[-1][1]}:{own[-1][2]}, in {own[-1][3]}: " if own else ""
-    return Explained(_short(where + told), Mending.UNCLEAR)
+    return Explained(_short(where + message), Permanence.UNCLEAR)
 
 
 def _of_spark(causes: Sequence[Cause], everything: str) -> Explained:
@@ -150,9 +152,9 @@ def _of_spark(causes: Sequence[Cause], everything: str) -> Explained:
     )
     if "OutOfMemoryError" in everything:
         hint = _MORE_MEMORY
-    told = [text for cause in causes if (text := _plain(cause.text))]  # the innermost message is the most specific
-    text = told[-1] if told else "it ended with an error that says nothing"
-    return Explained(f"{text}\n{hint}" if hint else text, Mending.FINAL if is_final else Mending.UNCLEAR)
+    message = [text for cause in causes if (text := _plain(cause.text))]  # the innermost message is the most specific
+    text = message[-1] if message else "it ended with an error without a message"
+    return Explained(f"{text}\n{hint}" if hint else text, Permanence.FINAL if is_final else Permanence.UNCLEAR)
 
 
 def _plain(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.pipelines.listening import ProgressListener
-from headrace.pipelines.runner.engine import Tell, as_json
+from headrace.pipelines.runner.engine import OnProgress, as_json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 class Listener(ProgressListener):
-    def __init__(self, spark: SparkSession, tell: Tell) -> None:
+    def __init__(self, spark: SparkSession, on_progress: OnProgress) -> None:
         super().__init__(spark)
-        self._tell = tell
+        self._report = on_progress
 
-    def told(self, progress: Any) -> None:
-        self._tell(progress.runId().toString(), progress.name() or "", as_json(progress.json()))
+    def on_query_progress(self, progress: Any) -> None:
+        self._report(progress.runId().toString(), progress.name() or "", as_json(progress.json()))
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Do nothing: the driver started the query."""
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        self._tell(str(event.runId), "", None)
+        self._report(str(event.runId), "", None)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Do nothing: the driver polls the query itself, which has the cause."""

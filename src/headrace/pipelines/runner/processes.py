@@ -34,12 +34,12 @@ def process_of(pid: int) -> Process | None:
 def _by_ps(pid: int) -> Process | None:
     """Return the process on systems without /proc."""
     try:
-        told = subprocess.run(
+        output = subprocess.run(
             ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, timeout=PS_S_MAX, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return Process(pid, told.stdout.strip()) if told.stdout.strip() else None
+    return Process(pid, output.stdout.strip()) if output.stdout.strip() else None
 
 
 def this_process() -> Process:

@@ -42,31 +42,31 @@ class Batch:
     watermark_ms: int | None
 
 
-def read_progress(told: Mapping[str, Any]) -> Batch:
+def read_progress(reported: Mapping[str, Any]) -> Batch:
     """Parse Spark's JSON; missing or malformed values become defaults, because a listener must not fail."""
-    durations, events = _mapping(told.get("durationMs")), _mapping(told.get("eventTime"))
-    out = _number(_mapping(told.get("sink")).get("numOutputRows"), -1)
+    durations, events = _mapping(reported.get("durationMs")), _mapping(reported.get("eventTime"))
+    out = _number(_mapping(reported.get("sink")).get("numOutputRows"), -1)
     state_rows = state_bytes = 0
-    for operator in _list(told.get("stateOperators")):
+    for operator in _list(reported.get("stateOperators")):
         one = _mapping(operator)
         state_rows += _number(one.get("numRowsTotal"))
         files = _mapping(one.get("customMetrics")).get("rocksdbSstFileSize")
         state_bytes += _number(one.get("memoryUsedBytes")) + _number(files)
     return Batch(
-        number=_number(told.get("batchId"), -1),
-        began_ms=_time_ms(told.get("timestamp")) or 0,
-        duration_ms=_number(durations.get("triggerExecution"), _number(told.get("batchDuration"))),
-        rows=_number(told.get("numInputRows")),
+        number=_number(reported.get("batchId"), -1),
+        began_ms=_time_ms(reported.get("timestamp")) or 0,
+        duration_ms=_number(durations.get("triggerExecution"), _number(reported.get("batchDuration"))),
+        rows=_number(reported.get("numInputRows")),
         rows_out=out if out >= 0 else None,
-        sources=tuple(_source(_mapping(one)) for one in _list(told.get("sources"))),
+        sources=tuple(_source(_mapping(one)) for one in _list(reported.get("sources"))),
         state_rows=state_rows,
         state_bytes=state_bytes,
         watermark_ms=_time_ms(events.get("watermark")),
     )
 
 
-def _source(told: Mapping[str, Any]) -> SourceProgress | None:
-    read, head = _offsets(told.get("endOffset")), _offsets(told.get("latestOffset"))
+def _source(reported: Mapping[str, Any]) -> SourceProgress | None:
+    read, head = _offsets(reported.get("endOffset")), _offsets(reported.get("latestOffset"))
     if not read:
         return None
     head = {one: max(offset, read.get(one, 0)) for one, offset in head.items()} or read
@@ -75,15 +75,15 @@ def _source(told: Mapping[str, Any]) -> SourceProgress | None:
     return SourceProgress(tuple(sorted({topic for topic, _ in read})), there, sum(head.values()))
 
 
-def _offsets(told: Any) -> dict[tuple[str, str], int]:
+def _offsets(reported: Any) -> dict[tuple[str, str], int]:
     """Parse {"topic": {"0": 12}}, given as JSON or as text of it; names that start with # are not topics."""
-    if isinstance(told, str):
+    if isinstance(reported, str):
         try:
-            told = json.loads(told)
+            reported = json.loads(reported)
         except ValueError:
             return {}
     found: dict[tuple[str, str], int] = {}
-    for topic, partitions in _mapping(told).items():
+    for topic, partitions in _mapping(reported).items():
         if topic.startswith("#") or not isinstance(partitions, Mapping):
             continue
         found |= {(topic, str(one)): offset for one, offset in partitions.items() if type(offset) is int}
@@ -192,8 +192,8 @@ class Meter:
         """Return rows per second up to now, so that the rate of a query that hangs falls."""
         if not self._recent or not rows:
             return 0.0
-        told_ms, oldest = self._recent[0]
-        span_ms = now_ms - min(told_ms, oldest.began_ms or told_ms)
+        reported_ms, oldest = self._recent[0]
+        span_ms = now_ms - min(reported_ms, oldest.began_ms or reported_ms)
         return rows * 1000 / max(1, span_ms)
 
     def _forget(self, now_ms: int) -> None:

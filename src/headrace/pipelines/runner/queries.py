@@ -15,7 +15,7 @@ from headrace.pipelines.runner.supervision import BACK_OFF_MS_MAX, State, Watche
 if TYPE_CHECKING:
     from headrace.pipelines.definitions.definition import Pipeline, Sink
 
-TOLD_AGAIN_EVERY = 10  # failures between repeated log messages, once the back-off is at its maximum
+LOG_AGAIN_EVERY = 10  # failures between repeated log messages, once the back-off is at its maximum
 
 _LOG = logging.getLogger("headrace.pipelines")
 
@@ -29,7 +29,7 @@ class Query:
         self.meter = Meter()
         self.handle: Handle | None = None
         # What the last stop was for: a handle, or the title of a batch or of a query not started yet
-        self.stop_told: Handle | str = ""
+        self.stopping: Handle | str = ""
 
     @property
     def run_id(self) -> str | None:
@@ -40,36 +40,36 @@ class Query:
 
 
 @dataclass(frozen=True)
-class Began:
+class QueryStarted:
     title: str
     handle: Handle | None  # None: it was a batch, and is done
 
 
 @dataclass(frozen=True)
-class Broke:
+class StartFailed:
     title: str
     causes: Sequence[Cause]
 
 
 @dataclass(frozen=True)
-class Told:
+class ProgressReported:
     run_id: str
     title: str
     progress: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True)
-class StopWanted:
+class StopRequested:
     pipelines: frozenset[str] | None  # None: all of them
 
 
-Happening = Began | Broke | Told | StopWanted
+DriverEvent = QueryStarted | StartFailed | ProgressReported | StopRequested
 
 
 # --- log messages
 
 
-def say(title: str, before: Watched, now: Watched) -> None:
+def log_change(title: str, before: Watched, now: Watched) -> None:
     """Log state changes, but not every one of many retries."""
     if now.is_over and not before.is_over:
         if now.state is State.FAILED:
@@ -78,9 +78,9 @@ def say(title: str, before: Watched, now: Watched) -> None:
             _LOG.info("%s: %s", title, now.state.value)
     elif now.failures > before.failures:
         wait_ms = back_off_ms(now.failures)
-        if wait_ms < BACK_OFF_MS_MAX or now.error != before.error or now.failures % TOLD_AGAIN_EVERY == 0:
+        if wait_ms < BACK_OFF_MS_MAX or now.error != before.error or now.failures % LOG_AGAIN_EVERY == 0:
             _LOG.warning("%s: %s; next try in %g s", title, now.error, wait_ms / 1000)
     elif before.failures and not now.failures:
-        _LOG.info("%s: goes on", title)
+        _LOG.info("%s: resumed", title)
     elif now.state is State.RUNNING and before.state is State.STARTING and not now.failures:
         _LOG.info("%s: running", title)

@@ -162,10 +162,14 @@ def _process(found: Sequence[Any]) -> Process:
 def _end_spark_of(run: Run, wait: Callable[[float], None]) -> None:
     if run.spark is None or not is_alive(run.spark):
         return
-    _LOG.info("the driver of %s was killed, and its Spark, process %d, is still there", run.pipeline, run.spark.pid)
+    _LOG.info(
+        "the driver of %s was killed, but its Spark process %d is still running; stopping it",
+        run.pipeline,
+        run.spark.pid,
+    )
     if _has_ended(run.spark, SPARK_ENDS_S_MAX, wait):
         return
-    _LOG.warning("it does not end, and is killed")
+    _LOG.warning("Spark process %d did not exit within %g s; killing it", run.spark.pid, SPARK_ENDS_S_MAX)
     with suppress(ProcessLookupError, PermissionError):
         os.kill(run.spark.pid, signal.SIGKILL)
     if not _has_ended(run.spark, SPARK_DIES_S_MAX, wait):

@@ -38,13 +38,13 @@ def interrupted_by_signals() -> Iterator[None]:
 @contextmanager
 def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
     """Call `stop` on the first signal and exit on the second. Use AFTER Spark has started, which sets its own handler."""
-    asked = False
+    is_interrupted = False
 
     def handle(number: int, frame: Any) -> None:
-        nonlocal asked
-        if asked:
+        nonlocal is_interrupted
+        if is_interrupted:
             os._exit(128 + number)
-        asked = True
+        is_interrupted = True
         stop()
 
     with _handled(handle):

@@ -36,12 +36,12 @@ class State(Enum):
 OVER = frozenset({State.DONE, State.STOPPED, State.FAILED})
 
 
-class Mending(Enum):
+class Permanence(Enum):
     """Whether another start can help."""
 
     FINAL = "final"  # no
     UNCLEAR = "unclear"
-    PASSING = "passing"  # yes, once the external cause is gone
+    TRANSIENT = "transient"  # yes, once the external cause is gone
 
 
 # --- events
@@ -65,7 +65,7 @@ class Progressed:
 @dataclass(frozen=True)
 class Failed:
     text: str
-    mending: Mending
+    permanence: Permanence
 
 
 @dataclass(frozen=True)
@@ -79,11 +79,11 @@ class Done:
 
 
 @dataclass(frozen=True)
-class StopAsked:
+class StopRequest:
     pass
 
 
-Event = Starting | Started | Progressed | Failed | Ended | Done | StopAsked
+Event = Starting | Started | Progressed | Failed | Ended | Done | StopRequest
 
 
 # --- actions
@@ -166,11 +166,11 @@ def after(query: Watched, event: Event, now_ms: int) -> Watched:
         case ((State.STARTING | State.RUNNING), (Ended() | Done())):
             if query.is_bounded or isinstance(event, Done):
                 return replace(query, state=State.DONE, failures=0, doubts=0, error="")
-            unasked = Failed("it ended although nobody stopped it", Mending.UNCLEAR)
-            return _after_failure(query, unasked, now_ms)
-        case State.WAITING, StopAsked():
+            unexpected_end = Failed("it ended without having been stopped", Permanence.UNCLEAR)
+            return _after_failure(query, unexpected_end, now_ms)
+        case State.WAITING, StopRequest():
             return replace(query, state=State.STOPPED)
-        case ((State.STARTING | State.RUNNING), StopAsked()):
+        case ((State.STARTING | State.RUNNING), StopRequest()):
             return replace(query, state=State.STOPPING)
         case State.STOPPING, (Failed() | Ended() | Done()):
             return replace(query, state=State.STOPPED)
@@ -186,9 +186,9 @@ def back_off_ms(failures: int) -> int:
 
 def _after_failure(query: Watched, failed: Failed, now_ms: int) -> Watched:
     failures = query.failures + 1
-    doubts = query.doubts + (failed.mending is Mending.UNCLEAR)
+    doubts = query.doubts + (failed.permanence is Permanence.UNCLEAR)
     query = replace(query, failures=failures, doubts=doubts, error=failed.text)
-    if failed.mending is Mending.FINAL:
+    if failed.permanence is Permanence.FINAL:
         return replace(query, state=State.FAILED)
     if doubts >= UNCLEAR_FAILURES_MAX or (query.is_bounded and failures >= BOUNDED_FAILURES_MAX):
         often = f" ({failures} failures in a row without progress)"

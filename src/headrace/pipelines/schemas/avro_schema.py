@@ -239,7 +239,7 @@ class _Walker:
             only = self.shape(some[0], path, inside)
             return only._replace(fix=_fix_named(only.fix)) if self._values_are_named else only
         if {"int", "long"} <= set(names) or {"float", "double"} <= set(names):
-            raise BadSchema(f"Avro: {path} is a union of {', '.join(names)}, whose numbers cannot be told apart")
+            raise BadSchema(f"Avro: {path} is a union of {', '.join(names)}, whose numbers cannot be distinguished")
         self.has_choices = True
         shapes = [self.shape(one, f"{path}.member{index}", inside) for index, one in enumerate(some)]
         members = [(f"member{index}", shape) for index, shape in enumerate(shapes)]
@@ -320,7 +320,7 @@ def _fix_choice(branches: list[Branch]) -> Fix:
             if len(fitting) > 1 and type(value) is not dict:
                 fitting = [index for index in fitting if branches[index].name in _PYTHON]
         if len(fitting) != 1:
-            raise BadRecord(f"{type(value).__name__} cannot be told to be one of {names}")
+            raise BadRecord(f"{type(value).__name__} cannot be assigned to one of {names}")
         one = branches[fitting[0]].fix
         return {f"member{fitting[0]}": value if one is None else one(value)}
 

@@ -43,7 +43,7 @@ class _Reader:
         if depth > DEPTH_MAX or self._nodes > NODES_MAX:
             raise BadSchema(f"JSON Schema: {path} is too deep, or refers to itself")
         if not isinstance(schema, dict):
-            raise BadSchema(f"JSON Schema: {path} says nothing of its type")
+            raise BadSchema(f"JSON Schema: {path} has no type")
         if "$ref" in schema:
             found, document = self._referred(schema["$ref"], document, path)
             return self.read(found, document, path, depth + 1)
@@ -87,7 +87,7 @@ class _Reader:
                 if len(some) == 1:
                     return some[0]
                 raise BadSchema(f"JSON Schema: {path} can be one of {len(some)}; Spark's columns have one type")
-        raise BadSchema(f"JSON Schema: {path} says nothing of its type")
+        raise BadSchema(f"JSON Schema: {path} has no type")
 
     def _object(self, schema: dict[str, Any], document: Any, path: str, depth: int) -> DataType:
         properties = schema.get("properties")
@@ -105,12 +105,12 @@ class _Reader:
         name, _, inside = str(reference).partition("#")
         if name:
             if name not in self._documents:
-                raise BadSchema(f"JSON Schema: {path} refers to {reference}, which is not there")
+                raise BadSchema(f"JSON Schema: {path} refers to {reference}, which does not exist")
             document = self._documents[name]
         found = document
         for step in inside.strip("/").split("/") if inside.strip("/") else ():
             step = step.replace("~1", "/").replace("~0", "~")
             if not isinstance(found, dict) or step not in found:
-                raise BadSchema(f"JSON Schema: {path} refers to {reference}, which is not there")
+                raise BadSchema(f"JSON Schema: {path} refers to {reference}, which does not exist")
             found = found[step]
         return found, document

@@ -53,7 +53,7 @@ def _side_options(side: str) -> tuple[Option, ...]:
             f"{side}.framing",
             Kind.STRING,
             None,
-            "whether an id of the registry stands before the data; it does if there is a registry, unless told",
+            "whether an id of the registry stands before the data; default: if a registry is set",
             one_of=("confluent", "none"),
         ),
     )
@@ -65,7 +65,7 @@ DECODING_OPTIONS = (
     Option("schema.registry.url", Kind.LIST, [], "addresses of a schema registry, tried one after the other"),
     Option("schema.registry.basic.auth.user.info", Kind.PASSWORD, None, "user:password"),
     Option("schema.registry.ssl.ca.location", Kind.STRING, None, "certificates to trust, as PEM"),
-    Option("schema.registry.timeout.ms", Kind.INT, 10_000, "for an answer, with all repetitions", at_least=1),
+    Option("schema.registry.timeout.ms", Kind.INT, 10_000, "time limit of a request, including retries", at_least=1),
     Option(
         "onBadRecord",
         Kind.STRING,

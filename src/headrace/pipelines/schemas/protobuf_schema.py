@@ -115,7 +115,7 @@ def _compiled(sources: dict[str, bytes], main: str) -> bytes:
         known = Path(grpc_tools.__file__).parent / "_proto"
         arguments = [f"-I{folder}", f"-I{known}", "--include_imports", f"--descriptor_set_out={made}", main]
         if protoc.main(["protoc", *arguments]) != 0:
-            raise BadSchema(f"Protobuf: {main} cannot be compiled; the compiler has said why")
+            raise BadSchema(f"Protobuf: {main} cannot be compiled; see the messages of the compiler")
         return made.read_bytes()
 
 

@@ -28,6 +28,7 @@ from urllib.request import (
 from msgspec import Struct
 
 from headrace.base.errors import ConfigError
+from headrace.client.retry import Retry
 from headrace.pipelines.failures import SourceError
 from headrace.pipelines.schemas.columns import SCHEMA_BYTES_MAX, BadRecord, shortened
 from headrace.pipelines.schemas.options import RegistrySettings
@@ -38,7 +39,6 @@ SCHEMAS_MAX = 1000  # number of cached schemas
 CLIENTS_MAX = 8
 REFERENCES_MAX = 200  # references of a schema, including indirect ones
 UNKNOWN_S = 30.0  # time for which an unknown id is not requested again
-PAUSE_S, PAUSE_S_MAX = 0.1, 1.0
 _TRANSIENT = (429, 500, 502, 503, 504)
 _ACCEPTED = "application/vnd.schemaregistry.v1+json, application/json"
 
@@ -91,22 +91,24 @@ class RegistryClient:
             raise RegistryError(f"{error} (at {', '.join(self._settings.urls)})") from None
 
     def _registered(self, path: str, what: str, query: str) -> Registered:
-        answer = self._get(path + query, what)
+        document = self._get(path + query, what)
         references: dict[str, str] = {}
-        self._collect(answer, what, query, references, set())
-        return Registered(_kind(answer), _text(answer, what), tuple(references.items()))
+        self._collect(document, what, query, references, set())
+        return Registered(_kind(document), _text(document, what), tuple(references.items()))
 
     def _collect(
-        self, answer: dict[str, Any], what: str, query: str, into: dict[str, str], under_way: set[str]
+        self, document: dict[str, Any], what: str, query: str, into: dict[str, str], under_way: set[str]
     ) -> None:
-        given = answer.get("references") or []
+        given = document.get("references") or []
         if not isinstance(given, list):
-            raise RegistryError(f"the registry's answer for {what} has references that are no list")
+            raise RegistryError(f"the registry's response for {what} has references that are not a list")
         for one in given:
             try:
                 name, subject, version = str(one["name"]), str(one["subject"]), int(one["version"])
             except (KeyError, TypeError, ValueError):
-                raise RegistryError(f"the registry's answer for {what} has a reference that names nothing") from None
+                raise RegistryError(
+                    f"the registry's response for {what} has a reference without name, subject or version"
+                ) from None
             if name in into or name in under_way:
                 continue
             if len(into) + len(under_way) >= REFERENCES_MAX:
@@ -124,18 +126,14 @@ class RegistryClient:
     def _get(self, path: str, what: str) -> dict[str, Any]:
         """Request from each URL in turn, repeatedly until the timeout."""
         deadline = self._now() + self._settings.timeout_s
-        pause = PAUSE_S
+        retry = Retry(timeout_s=self._settings.timeout_s, now=self._now)
         while True:
             for url in self._settings.urls:
-                left = deadline - self._now()
                 try:
-                    return self._get_once(url + path, max(left, 0.001), deadline, what)
+                    return self._get_once(url + path, max(retry.left_s, 0.001), deadline, what)
                 except _Transient as error:
-                    last = f"{url}: {error}"
-            if self._now() + pause >= deadline:
-                raise RegistryError(f"the schema registry gave no answer for {what}: {last}")
-            time.sleep(pause)
-            pause = min(2 * pause, PAUSE_S_MAX)
+                    failure = RegistryError(f"the schema registry gave no response for {what}: {url}: {error}")
+            time.sleep(retry.next_pause_s(failure))
 
     def _get_once(self, url: str, timeout_s: float, deadline: float, what: str) -> dict[str, Any]:
         try:
@@ -146,7 +144,7 @@ class RegistryClient:
                 if error.code == 404:
                     raise UnknownSchema(f"the registry has no {what}") from None
                 if error.code in _TRANSIENT:
-                    raise _Transient(f"it answered {error.code}") from None
+                    raise _Transient(f"status {error.code}") from None
                 hint = ": set schema.registry.basic.auth.user.info" if error.code == 401 else ""
                 raise RegistryError(
                     f"the schema registry refused to give {what}, with status {error.code}{hint}"
@@ -157,19 +155,21 @@ class RegistryClient:
                 raise RegistryError(f"the schema registry cannot be trusted: {reason.verify_message}") from None
             raise _Transient(shortened(reason) or type(error).__name__) from None
         try:
-            answer = json.loads(data)
+            document = json.loads(data)
         except (ValueError, RecursionError):
-            answer = None
-        if not isinstance(answer, dict):
-            raise RegistryError(f"the schema registry's answer for {what} is no JSON object")
-        return answer
+            document = None
+        if not isinstance(document, dict):
+            raise RegistryError(f"the schema registry's response for {what} is not a JSON object")
+        return document
 
     def _read(self, response: Any, deadline: float, what: str) -> bytes:
         data = bytearray()
         while chunk := response.read1(CHUNK_BYTES):
             data += chunk
             if len(data) > ANSWER_BYTES_MAX:
-                raise RegistryError(f"the schema registry's answer for {what} is longer than {ANSWER_BYTES_MAX} bytes")
+                raise RegistryError(
+                    f"the schema registry's response for {what} is longer than {ANSWER_BYTES_MAX} bytes"
+                )
             if self._now() > deadline:
                 raise _Transient("it is too slow")
         return bytes(data)
@@ -203,15 +203,15 @@ def _keep(into: dict[int, Any], key: int, value: Any) -> None:
     into[key] = value
 
 
-def _text(answer: dict[str, Any], what: str) -> str:
-    text = answer.get("schema")
+def _text(document: dict[str, Any], what: str) -> str:
+    text = document.get("schema")
     if not isinstance(text, str):
-        raise RegistryError(f"the schema registry's answer for {what} has no schema")
+        raise RegistryError(f"the schema registry's response for {what} has no schema")
     return text
 
 
-def _kind(answer: dict[str, Any]) -> str:
-    return str(answer.get("schemaType") or "AVRO").upper()
+def _kind(document: dict[str, Any]) -> str:
+    return str(document.get("schemaType") or "AVRO").upper()
 
 
 @lru_cache(maxsize=CLIENTS_MAX)

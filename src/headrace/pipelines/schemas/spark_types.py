@@ -84,7 +84,7 @@ def struct_type(fields: list[tuple[str, DataType]], path: str) -> StructType:
     seen: set[str] = set()
     for name, _ in fields:
         if name.lower() in seen:
-            raise BadSchema(f"{path} has two fields of the name {name}, which Spark cannot tell apart")
+            raise BadSchema(f"{path} has two fields of the name {name}, which Spark cannot distinguish")
         seen.add(name.lower())
     return StructType([StructField(name, kind) for name, kind in fields])
 

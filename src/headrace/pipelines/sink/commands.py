@@ -11,7 +11,7 @@ from msgspec import Struct
 from headrace.base.errors import HeadraceError
 
 ONGOING = "Ongoing"
-UNTOLD = ""  # placeholder: brokers before Kafka 3.0 cannot describe transactions
+UNDESCRIBED = ""  # placeholder: brokers before Kafka 3.0 cannot describe transactions
 
 
 class SinkError(HeadraceError):

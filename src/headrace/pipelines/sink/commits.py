@@ -21,7 +21,7 @@ from enum import Enum
 
 from headrace.pipelines.sink.commands import (
     ONGOING,
-    UNTOLD,
+    UNDESCRIBED,
     Batch,
     BatchNotDecided,
     Choices,
@@ -94,7 +94,7 @@ def commit(batch: Batch, choices: Choices, now_ms: int) -> Conversation[bool]:
     yield Settle(driver)
     if decision.transactions and not (yield from _finish(decision)):
         raise BatchNotDecided(
-            f"batch {batch.number} was lost as a whole right after it was decided; replayed, it is decided anew"
+            f"batch {batch.number} was lost as a whole right after it was decided; it is replayed and decided again"
         )
     ours = {one.transactional_id for one in batch.transactions}
     left = tuple(one for one in open_ids if one not in ours and batch.run_of(one) in (batch.run, *closed))
@@ -175,7 +175,7 @@ def _all_ongoing(batch: Batch) -> Conversation[tuple[TaskTransaction, ...]]:
     now_ms, found = yield Describe(batch.transactions)
     begun = []
     for one, known in zip(batch.transactions, found, strict=True):
-        if known is None or (known.state != UNTOLD and fate_of(one, known) is not Fate.ONGOING):
+        if known is None or (known.state != UNDESCRIBED and fate_of(one, known) is not Fate.ONGOING):
             what = "forgotten" if known is None else f"{known.state} at epoch {known.producer_epoch}"
             raise BatchNotDecided(
                 f"batch {batch.number}: the transaction {one} of epoch {one.producer_epoch} is {what}"
@@ -241,8 +241,8 @@ def _finish(decision: Decision) -> Conversation[bool]:
     """
     _, found = yield Describe(decision.transactions)
     fates = {one: fate_of(one, known) for one, known in zip(decision.transactions, found, strict=True)}
-    untold = any(known is not None and known.state == UNTOLD for known in found)
-    if not untold and Fate.LOST in fates.values() and Fate.COMMITTED not in fates.values():
+    is_undescribed = any(known is not None and known.state == UNDESCRIBED for known in found)
+    if not is_undescribed and Fate.LOST in fates.values() and Fate.COMMITTED not in fates.values():
         # As far as is known, nothing is visible yet. Committing those that are no longer open is harmless.
         fates.update((yield from _end(_with(fates, Fate.UNKNOWN), commit=True)))
         if not {Fate.COMMITTED, Fate.UNKNOWN} & set(fates.values()):
@@ -278,19 +278,19 @@ def _conclude(decision: Decision, fates: dict[TaskTransaction, Fate]) -> Convers
             return True
         if progress.decision is not None and progress.decision.token != decision.token:
             raise TakenOver(
-                f"another run of this query has taken over: {progress.decision.run} goes on after this batch"
+                f"another run of this query has taken over: {progress.decision.run} continues after this batch"
             )
     if present == {Fate.COMMITTED}:
         yield MarkFinished(decision)
         return True
     if present == {Fate.LOST}:
         return False
-    told = "; ".join(f"{one} is {fate.value}" for one, fate in fates.items() if fate is not Fate.COMMITTED)
+    outcome = "; ".join(f"{one} is {fate.value}" for one, fate in fates.items() if fate is not Fate.COMMITTED)
     visible = len(_with(fates, Fate.COMMITTED))
     raise TornBatch(
-        f"batch {decision.batch} is torn: {visible} of {len(fates)} transactions are visible, but {told}. They were decided, and ended "
+        f"batch {decision.batch} is torn: {visible} of {len(fates)} transactions are visible, but {outcome}. They were decided, and ended "
         "by others before they could be committed (kafka.transaction.timeout.ms, most likely). onTornBatch=replay writes the batch "
-        "again as a whole, onTornBatch=skip goes on without what was lost"
+        "again as a whole, onTornBatch=skip continues without the lost rows"
     )
 
 

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.client.producer.transaction_requests import (
-    Coordinator,
     InvalidTransactionState,
     ProducerFenced,
     TransactionIdentity,
@@ -19,13 +18,14 @@ from headrace.client.producer.transaction_requests import (
     is_implicit,
 )
 from headrace.client.wire.cluster import Cluster
+from headrace.client.wire.coordinator_lookup import TRANSACTION, CoordinatorConnection
 from headrace.pipelines.background import background
 from headrace.pipelines.sink import commands, commits
 from headrace.pipelines.sink.commands import Batch, Conversation, Decision, Driver, SinkError
 from headrace.pipelines.sink.options import SinkOptions
 from headrace.pipelines.sink.progress import FINISHED, decision_value, finished_value, progress_log
 from headrace.pipelines.sink.task_writer import driver_id
-from headrace.pipelines.sink.transactions import TaskTransactions, try_until_timeout
+from headrace.pipelines.sink.transactions import TaskTransactions, retry_until_timeout
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.produce import ProduceRequest, ProduceResponse
 from headrace.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
@@ -58,7 +58,7 @@ class DriverFenced(SinkError):
     """Another driver has taken over the sink; whether the batch was decided is unknown."""
 
 
-class Hands:
+class CommitExecutor:
     """Executes commands for one sink.
 
     Errors of brokers and connections propagate unchanged; the caller must then assume that the outcome is unknown.
@@ -70,23 +70,23 @@ class Hands:
         self._sink = sink
         self._driver_id = driver_id(options.prefix, sink)
         self._log = progress_log(cluster, options.progress_topic)
-        self._coordinator = Coordinator(cluster, self._driver_id)
+        self._coordinator = CoordinatorConnection(cluster, self._driver_id, TRANSACTION)
         self._tasks = TaskTransactions(cluster, f"{self._driver_id}.")
         self._is_there = False
 
     async def carry_out(self, conversation: Conversation[T]) -> T:
         try:
-            ask = next(conversation)
+            command = next(conversation)
             while True:
-                ask = conversation.send(await self.do(ask))
+                command = conversation.send(await self.do(command))
         except StopIteration as done:
             result: T = done.value
             return result
         finally:
             conversation.close()
 
-    async def do(self, ask: Any) -> Any:
-        match ask:
+    async def do(self, command: Any) -> Any:
+        match command:
             case commands.TakeOver():
                 return await self._take_over()
             case commands.ReadProgress():
@@ -110,7 +110,7 @@ class Hands:
             case commands.Warn(text):
                 _LOG.warning("%s: %s", self._sink, text)
             case _:
-                raise AssertionError(ask)
+                raise AssertionError(command)
         return None
 
     # --- the driver's own transaction, and the decision in it
@@ -122,8 +122,8 @@ class Hands:
             producer_id=-1,
             producer_epoch=-1,
         )
-        answer, _ = await init_producer_id(self._coordinator, request, timeout_s=self._cluster.timeout_s)
-        return Driver(answer.producer_id, answer.producer_epoch)
+        response, _ = await init_producer_id(self._coordinator, request, timeout_s=self._cluster.timeout_s)
+        return Driver(response.producer_id, response.producer_epoch)
 
     async def _make_log(self) -> None:
         if not self._is_there:
@@ -134,7 +134,7 @@ class Hands:
         identity = TransactionIdentity(self._driver_id, *driver)
         timeout_s = self._cluster.timeout_s
         try:
-            if not is_implicit(await self._try(self._coordinator.connection)):
+            if not is_implicit(await self._try(self._coordinator.connect)):
                 await add_partitions(self._coordinator, identity, [self._log.partition], timeout_s=timeout_s)
             await self._append(self._sink, decision_value(decision), identity)
         except (ProducerFenced, InvalidTransactionState) as error:
@@ -192,22 +192,26 @@ class Hands:
             timeout_ms=int(self._cluster.timeout_s * 1000),
             topic_data=[topic],
         )
-        answer: ProduceResponse = await connection.request(request, version=version, timeout_s=self._cluster.timeout_s)
-        said = answer.responses[0].partition_responses[0]
-        code = ErrorCode(said.error_code)
+        response: ProduceResponse = await connection.request(
+            request, version=version, timeout_s=self._cluster.timeout_s
+        )
+        partition_response = response.responses[0].partition_responses[0]
+        code = ErrorCode(partition_response.error_code)
         if code not in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-            raise KafkaError(code, said.error_message or str(partition))
+            raise KafkaError(code, partition_response.error_message or str(partition))
 
     async def _try(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        return await try_until_timeout(self._cluster, attempt, lambda: self._cluster.doubt(self._log.partition))
+        return await retry_until_timeout(
+            self._cluster, attempt, lambda: self._cluster.forget_leader(self._log.partition)
+        )
 
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-async def hands_of(options: SinkOptions, sink: str) -> Hands:
-    return Hands(await background().cluster(options.client), options, sink)
+async def commit_executor(options: SinkOptions, sink: str) -> CommitExecutor:
+    return CommitExecutor(await background().cluster(options.client), options, sink)
 
 
 async def commit_batch(options: SinkOptions, sink: str, batch: Batch) -> bool:
@@ -215,10 +219,10 @@ async def commit_batch(options: SinkOptions, sink: str, batch: Batch) -> bool:
 
     Raise SinkError, or the error of the broker or connection, if it is not certain to be written.
     """
-    hands = await hands_of(options, sink)
+    executor = await commit_executor(options, sink)
     for left in reversed(range(TRIES)):
         try:
-            return await hands.carry_out(commits.commit(batch, options.choices, _now_ms()))
+            return await executor.carry_out(commits.commit(batch, options.choices, _now_ms()))
         except DriverFenced:
             if not left or batch.driver is not None:
                 raise
@@ -226,10 +230,10 @@ async def commit_batch(options: SinkOptions, sink: str, batch: Batch) -> bool:
 
 
 async def commit_nameless(options: SinkOptions, sink: str, batch: Batch) -> None:
-    hands = await hands_of(options, sink)
-    await hands.carry_out(commits.commit_nameless(batch))
+    executor = await commit_executor(options, sink)
+    await executor.carry_out(commits.commit_nameless(batch))
 
 
 async def abort_batch(options: SinkOptions, sink: str, batch: Batch, *, may_be_decided: bool) -> None:
-    hands = await hands_of(options, sink)
-    await hands.carry_out(commits.abort(batch, may_be_decided=may_be_decided))
+    executor = await commit_executor(options, sink)
+    await executor.carry_out(commits.abort(batch, may_be_decided=may_be_decided))

@@ -35,7 +35,7 @@ SINK_OPTIONS = OptionTable(
     Option("topic", Kind.STRING, None, "where all rows go, whatever their column topic says"),
     Option("deliveryGuarantee", Kind.STRING, EXACTLY_ONCE, "", one_of=(EXACTLY_ONCE, AT_LEAST_ONCE)),
     Option("transactionalIdPrefix", Kind.STRING, PREFIX, "of all transactional ids that are used"),
-    Option("writeId", Kind.STRING, None, "of a batch write: if it is repeated with the same one, it is there once"),
+    Option("writeId", Kind.STRING, None, "of a batch write: a write that is repeated with the same id is stored once"),
     Option("writeVersion", Kind.LONG, 0, "of a writeId: each is written once, and in rising order", at_least=0),
     Option(
         "writers", Kind.INT, None, "1: one task writes all, in one transaction with the decision", at_least=1, at_most=1
@@ -127,7 +127,7 @@ def _client(producer: Mapping[str, str], exactly_once: bool, two_phase: bool) ->
         if name in producer:
             raise ConfigError(f"{KAFKA}{name} cannot be set: {why}")
     if not producer.get("bootstrap.servers", "").strip():
-        raise ConfigError(f"{KAFKA}bootstrap.servers must be set: brokers to ask first, as host:port")
+        raise ConfigError(f"{KAFKA}bootstrap.servers must be set: brokers to connect to first, as host:port")
     given = {**producer, "transactional.id": "checked"} if exactly_once else dict(producer)
     if two_phase:
         given["transaction.two.phase.commit.enable"] = "true"

@@ -8,7 +8,6 @@ once a driver has taken over its sink, none of the sink's own transactions is op
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import defaultdict
 from typing import Any
@@ -16,10 +15,10 @@ from weakref import WeakKeyDictionary
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition, Uuid
-from headrace.client.consumer.fetching import PASSING, READ_COMMITTED, FetchSettings, FetchTarget, fetch_from
+from headrace.client.consumer.fetching import READ_COMMITTED, TRANSIENT, FetchSettings, FetchTarget, fetch_from
 from headrace.client.consumer.list_offsets import EARLIEST, LATEST, list_offset
-from headrace.client.wire.cluster import RETRY_BACKOFF_S, Cluster
-from headrace.client.wire.connection import Disconnected, NoAnswer
+from headrace.client.retry import UNREACHABLE, Retry, RetryPolicy
+from headrace.client.wire.cluster import Cluster
 from headrace.pipelines.sink.commands import BatchNotDecided, Decision, Progress, SinkError, TaskTransaction
 from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from headrace.records.batch import Buffer, check_crc, iterate_batches
@@ -31,6 +30,7 @@ FETCH_WAIT_MS = 100
 READ_S_MAX = 60.0
 CREATE_S_MAX = 30.0
 FINISHED = "/finished"
+_POLICY = RetryPolicy(codes=TRANSIENT | {ErrorCode.OFFSET_OUT_OF_RANGE})
 # Only inactive segments are compacted, and a driver reads the whole topic when it starts; so segments are small.
 TOPIC_CONFIGS = {
     "cleanup.policy": "compact",
@@ -162,43 +162,37 @@ class ProgressLog:
         self._position: int | None = None
 
     async def read(self, sink: str) -> Progress:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + READ_S_MAX
+        retry = Retry(_POLICY, READ_S_MAX)
         end: int | None = None
         while True:
-            failure: Exception
             try:
-                self._begin_anew_if_it_is_another()
+                self._start_over_if_recreated()
                 if end is None:
                     end = await list_offset(self._cluster, self.partition, LATEST)
                 if self._position is None:
                     self._position = await list_offset(self._cluster, self.partition, EARLIEST)
                 if self._position >= end:
-                    return await self._told(sink)
+                    return await self._progress(sink)
                 await self._fetch()
-                failure = SinkError(f"{self.partition} was read up to {self._position} and not to its end at {end}")
-                if loop.time() < deadline:
-                    continue
-            except (Disconnected, NoAnswer) as error:
-                failure = error
-            except KafkaError as error:
-                if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+                retry.reset()
+            except (*UNREACHABLE, KafkaError) as error:
+                if isinstance(error, KafkaError) and error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
                     self._position, self._fold, end = None, ProgressFold(), None
-                elif error.code not in PASSING:
-                    raise
-                failure = error
-            if loop.time() + RETRY_BACKOFF_S > deadline:
-                raise failure
-            self._cluster.doubt(self.partition)
-            await asyncio.sleep(RETRY_BACKOFF_S)
+                self._cluster.forget_leader(self.partition)
+                await retry.pause(error)
+            else:
+                if retry.left_s == 0:
+                    raise SinkError(
+                        f"{self.partition} was read only up to offset {self._position} of {end} in {READ_S_MAX:g} s"
+                    )
 
-    async def _told(self, sink: str) -> Progress:
+    async def _progress(self, sink: str) -> Progress:
         if not self._fold.is_in_doubt(sink):
             return self._fold.progress(sink)
         stable_offset = await list_offset(self._cluster, self.partition, LATEST, isolation=READ_COMMITTED)
         return self._fold.progress(sink, stable_offset)
 
-    def _begin_anew_if_it_is_another(self) -> None:
+    def _start_over_if_recreated(self) -> None:
         now = self._cluster.topic_id(self.partition.topic)
         if now != self._topic_id:
             self._topic_id, self._position, self._fold = now, None, ProgressFold()
@@ -237,22 +231,15 @@ class ProgressLog:
             ],
             timeout_ms=int(CREATE_S_MAX * 1000),
         )
-        answer: CreateTopicsResponse = await self._cluster.request(request)
-        code = ErrorCode(answer.topics[0].error_code)
+        response: CreateTopicsResponse = await self._cluster.request(request)
+        code = ErrorCode(response.topics[0].error_code)
         if code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            raise KafkaError(code, answer.topics[0].error_message or f"topic {topic} could not be made")
-        await self._wait_until_it_is_there()
+            raise KafkaError(code, response.topics[0].error_message or f"topic {topic} could not be made")
+        await self._wait_until_created()
 
-    async def _wait_until_it_is_there(self) -> None:
-        deadline = asyncio.get_running_loop().time() + CREATE_S_MAX
-        while True:
-            try:
-                await self._cluster.partitions(self.partition.topic)
-                return
-            except KafkaError as error:
-                if not error.retriable or asyncio.get_running_loop().time() > deadline:
-                    raise
-            await asyncio.sleep(RETRY_BACKOFF_S)
+    async def _wait_until_created(self) -> None:
+        policy = RetryPolicy(exceptions=())
+        await Retry(policy, CREATE_S_MAX).run(lambda: self._cluster.partitions(self.partition.topic))
 
 
 _logs: WeakKeyDictionary[Cluster, dict[str, ProgressLog]] = WeakKeyDictionary()

@@ -46,7 +46,7 @@ class TaskMessage(WriterCommitMessage):
 
 
 @contextmanager
-def _told_plainly() -> Iterator[None]:
+def _plain_errors() -> Iterator[None]:
     """Report Headrace's errors without a traceback, which Spark would multiply in its own stack traces."""
     try:
         yield
@@ -56,7 +56,7 @@ def _told_plainly() -> Iterator[None]:
 
 
 def make_writer(schema: StructType, options: Mapping[str, str], overwrite: bool) -> DataSourceArrowWriter:
-    with _told_plainly():
+    with _plain_errors():
         if overwrite:
             raise ConfigError("a topic cannot be overwritten: mode append adds to it")
         return BatchWriter(_checked(schema, options))
@@ -67,7 +67,7 @@ def make_stream_writer(schema: StructType, options: Mapping[str, str], overwrite
 
     Spark sets `overwrite` for output mode complete, in which each batch has all rows; they are appended like any others.
     """
-    with _told_plainly():
+    with _plain_errors():
         parsed = _checked(schema, options)
         if parsed.write_id is not None:
             raise ConfigError("writeId is for batch writes: a stream has the id of its query")
@@ -87,7 +87,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._run = uuid.uuid4().hex[:RUN_CHARS]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        with _told_plainly():
+        with _plain_errors():
             context = _context()
             task = Task(
                 self._options.write_id,
@@ -100,7 +100,7 @@ class BatchWriter(DataSourceArrowWriter):
             return _write(iterator, self._options, task)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        with _told_plainly():
+        with _plain_errors():
             if not self._options.exactly_once:
                 return
             batch = _batch(self._options, self._name, self._run, self._options.write_version, _present(messages))
@@ -108,11 +108,11 @@ class BatchWriter(DataSourceArrowWriter):
                 background().do(commit_nameless(self._options, self._run, batch))
             elif not background().do(commit_batch(self._options, self._options.write_id, batch)):
                 _LOG.warning(
-                    "writeId=%s, writeVersion=%d was written before: these rows are left out", self._name, batch.number
+                    "writeId=%s, writeVersion=%d was already written; skipping these rows", self._name, batch.number
                 )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        with _told_plainly():
+        with _plain_errors():
             if self._options.exactly_once:
                 may_be_decided = None not in messages and self._options.write_id is not None
                 batch = _batch(self._options, self._name, self._run, self._options.write_version, _present(messages))
@@ -128,7 +128,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        with _told_plainly():
+        with _plain_errors():
             context = _context()
             query, run, batch = (context.getLocalProperty(name) for name in (QUERY_ID, RUN_ID, BATCH_ID))
             if query is None or run is None or batch is None:
@@ -144,17 +144,17 @@ class StreamWriter(DataSourceStreamArrowWriter):
             return _write(iterator, self._options, task)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        with _told_plainly():
+        with _plain_errors():
             present = _present(messages)
             if not self._options.exactly_once or not present:
                 return
             sink, run = _one_sink(present)
             batch = _batch(self._options, sink, run, batchId, present)
             if not background().do(commit_batch(self._options, sink, batch)):
-                _LOG.warning("batch %d of query %s was written before: these rows are left out", batchId, sink)
+                _LOG.warning("batch %d of query %s was already written; skipping these rows", batchId, sink)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        with _told_plainly():
+        with _plain_errors():
             present = _present(messages)
             if not self._options.exactly_once or not present:
                 return

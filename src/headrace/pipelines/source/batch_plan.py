@@ -10,7 +10,7 @@ from headrace.pipelines.source.brokers import Brokers
 from headrace.pipelines.source.options import SourceOptions
 from headrace.pipelines.source.planning import Layout, Loss, Offsets, Range, gaps, retreats, split_ranges
 from headrace.pipelines.source.pushed_filters import Pushed
-from headrace.pipelines.source.tracking import beyond, tell
+from headrace.pipelines.source.tracking import beyond, report_losses
 
 
 class BatchPlan(NamedTuple):
@@ -51,5 +51,5 @@ async def _within(
             losses += [beyond(option, one, bound[one], latest[one]) for one in retreats(bound, latest)]
         start = {one: min(offset, latest[one]) for one, offset in start.items()}
         end = {one: max(start[one], min(offset, latest[one])) for one, offset in end.items()}
-    tell(losses, options.fail_on_data_loss)
+    report_losses(losses, options.fail_on_data_loss)
     return start, end

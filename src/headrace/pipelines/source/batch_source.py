@@ -9,7 +9,7 @@ from msgspec import Struct
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from headrace.pipelines.background import background
-from headrace.pipelines.failures import told_plainly
+from headrace.pipelines.failures import plain_errors
 from headrace.pipelines.source.batch_plan import BatchPlan, plan_batch
 from headrace.pipelines.source.brokers import Brokers
 from headrace.pipelines.source.options import Mode, SourceOptions, parse_options
@@ -35,7 +35,7 @@ class ReadPartition(InputPartition):
 
 
 def source_schema(options: Mapping[str, str]) -> StructType:
-    with told_plainly():
+    with plain_errors():
         parsed = parse_options(options, Mode.ANY)
         if parsed.decoding is None:
             return schema_of(parsed.columns)
@@ -58,7 +58,7 @@ class RowReader(Struct, frozen=True):
     decoding: Decoding | None = None
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        with told_plainly():
+        with plain_errors():
             put_aside()
             if not isinstance(partition, ReadPartition):
                 return  # Spark's placeholder when there is nothing to read
@@ -76,7 +76,7 @@ class RowReader(Struct, frozen=True):
 
 
 def row_reader(options: Mapping[str, str], schema: StructType, mode: Mode) -> RowReader:
-    with told_plainly():
+    with plain_errors():
         parsed = parse_options(options, mode)
         if parsed.decoding is None:
             check_schema(schema)
@@ -109,7 +109,7 @@ class BatchReader(DataSourceReader):
         return left
 
     def partitions(self) -> Sequence[InputPartition]:
-        with told_plainly():
+        with plain_errors():
             plan = background().do(self._plan())
             return tasks_of(plan.ranges, plan.ids)
 

@@ -11,14 +11,14 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from typing import Any, TypeVar
 
-from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.errors import RETRIABLE, ErrorCode, HeadraceError, KafkaError
 from headrace.base.ids import ZERO_UUID, TopicPartition, uuid_text
 from headrace.base.patterns import Pattern
 from headrace.client.consumer.fetching import FetchSettings, FetchTarget, fetch_from
 from headrace.client.consumer.list_offsets import EARLIEST, LATEST, NO_OFFSET, list_offsets
 from headrace.client.consumer.options import ISOLATION
-from headrace.client.wire.cluster import RETRY_BACKOFF_S, Cluster
-from headrace.client.wire.connection import Disconnected, NoAnswer
+from headrace.client.retry import UNREACHABLE, Backoff, Retry, RetryPolicy
+from headrace.client.wire.cluster import Cluster
 from headrace.pipelines.background import background
 from headrace.pipelines.failures import SourceError
 from headrace.pipelines.source.bounds import Bound, BoundKind
@@ -30,9 +30,16 @@ from headrace.protocol.messages.metadata import MetadataResponse
 T = TypeVar("T")
 
 FIRST_CONTACT_S_MAX = 5.0  # long enough for a broker that is starting, short enough to report a wrong address soon
-DOUBT_S_MAX = 2.0  # a new leader may briefly not know the old one's high watermark, or a broker not all topics
-DOUBT_PAUSE_S = 0.1
-GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION)
+STALE_S_MAX = 2.0  # a new leader may briefly not know the old one's high watermark, or a broker not all topics
+GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION})
+_POLICY = RetryPolicy(codes=RETRIABLE - GONE, exceptions=(SourceError,))
+
+
+class Stale(HeadraceError):
+    """Metadata or offsets that may be outdated: request them again before believing them."""
+
+
+STALE_POLICY = RetryPolicy(Backoff(0.1, 0.1), codes=frozenset(), exceptions=(Stale,))
 
 
 class Brokers:
@@ -54,20 +61,22 @@ class Brokers:
 
     async def layout(self) -> Layout:
         """Return the subscribed partitions that exist; missing topics are left out."""
-        return await self._try(self._layout)
+        return await self._retry(self._layout)
 
     async def named_layout(self, but: Container[str] = ()) -> Layout:
         """Return the layout; raise SourceError if a topic or partition requested by name is missing, except for topics in `but`."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + DOUBT_S_MAX
-        while True:
+
+        async def attempt() -> Layout:
             layout = await self.layout()
             absent = _missing(self._topics, layout, but)
-            if not absent:
-                return layout
-            if loop.time() > deadline:
-                raise SourceError(f"there is no {', no '.join(absent)}")
-            await asyncio.sleep(DOUBT_PAUSE_S)
+            if absent:
+                raise Stale(f"there is no {', no '.join(absent)}")
+            return layout
+
+        try:
+            return await Retry(STALE_POLICY, STALE_S_MAX).run(attempt)
+        except Stale as error:
+            raise SourceError(str(error)) from None
 
     async def earliest(self, partitions: Iterable[TopicPartition]) -> Offsets:
         return await self._listed(dict.fromkeys(partitions, EARLIEST))
@@ -97,7 +106,7 @@ class Brokers:
     async def record_sizes(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
         """Return the mean size on disk, in bytes, of the records of each partition."""
         begins = await self.earliest(ends)
-        sizes = await self._try(lambda: self._log_sizes(ends))
+        sizes = await self._retry(lambda: self._log_sizes(ends))
         return {one: sizes[one] / max(1, ends[one] - begins[one]) for one in sizes}
 
     async def wait_for_more(self, positions: Mapping[TopicPartition, int], wait_ms: int) -> None:
@@ -119,7 +128,7 @@ class Brokers:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for one in done - {pause}:
                     # Errors are ignored here: the next request that is not a long poll reports them better.
-                    if one.exception() is None and any(len(answer.data) for answer in one.result()):
+                    if one.exception() is None and any(len(response.data) for response in one.result()):
                         return
         finally:
             for left in waiting:
@@ -146,7 +155,7 @@ class Brokers:
     async def _listed(self, wanted: Mapping[TopicPartition, int]) -> Offsets:
         if not wanted:
             return {}
-        found = await self._try(lambda: list_offsets(self._cluster, wanted, isolation=self.isolation))
+        found = await self._retry(lambda: list_offsets(self._cluster, wanted, isolation=self.isolation))
         return {partition: listed.offset for partition, listed in found.items()}
 
     async def _by_time(self, wanted: Mapping[TopicPartition, int], strict: Bound | None) -> Offsets:
@@ -160,41 +169,41 @@ class Brokers:
         return found | await self.latest(none)
 
     async def _log_sizes(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        asked: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+        requested: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
         for partition in partitions:
-            asked[await self._cluster.leader_id(partition)][partition.topic].append(partition.partition)
+            requested[await self._cluster.leader_id(partition)][partition.topic].append(partition.partition)
         sizes: dict[TopicPartition, int] = {}
-        for leader, topics in asked.items():
+        for leader, topics in requested.items():
             request = DescribeLogDirsRequest(
                 topics=[
                     DescribeLogDirsRequest.DescribableLogDirTopic(topic=topic, partitions=some)
                     for topic, some in topics.items()
                 ]
             )
-            answer: DescribeLogDirsResponse = await (await self._cluster.broker(leader)).request(request)
-            for folder in answer.results:
+            response: DescribeLogDirsResponse = await (await self._cluster.broker(leader)).request(request)
+            for folder in response.results:
                 for topic in folder.topics:
                     for one in topic.partitions:
                         if not one.is_future_key:
                             sizes[TopicPartition(topic.name, one.partition_index)] = one.partition_size
         return sizes
 
-    async def _try(self, ask: Callable[[], Awaitable[T]]) -> T:
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+    async def _retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        retry = Retry(_POLICY, self._timeout_s)
+        first_contact = Retry(_POLICY, min(self._timeout_s, FIRST_CONTACT_S_MAX))
         while True:
             try:
-                answer = await ask()
+                response = await attempt()
                 self._was_reached = True
-                return answer
-            except (Disconnected, NoAnswer) as error:
-                limit_s = self._timeout_s if self._was_reached else min(self._timeout_s, FIRST_CONTACT_S_MAX)
-                if isinstance(error.__cause__, socket.gaierror) or loop.time() + RETRY_BACKOFF_S > began + limit_s:
-                    raise SourceError(f"kafka.bootstrap.servers: {error}") from error
+                return response
+            except UNREACHABLE as error:
+                failure = SourceError(f"kafka.bootstrap.servers: {error}")
+                failure.__cause__ = error
+                if isinstance(error.__cause__, socket.gaierror):
+                    raise failure from error
+                await (retry if self._was_reached else first_contact).pause(failure)
             except KafkaError as error:
-                if not error.retriable or error.code in GONE or loop.time() + RETRY_BACKOFF_S > began + self._timeout_s:
-                    raise
-            await asyncio.sleep(RETRY_BACKOFF_S)
+                await retry.pause(error)
 
 
 def _is_there(topic: MetadataResponse.MetadataResponseTopic) -> bool:

@@ -57,7 +57,7 @@ SOURCE_OPTIONS = OptionTable(
     Option("columns", Kind.LIST, [], "the columns that are read at all, in this order"),
     Option("maxOffsetsPerTrigger", Kind.LONG, None, "of all partitions, shared out by what there is", at_least=1),
     Option("minOffsetsPerTrigger", Kind.LONG, None, "a batch waits for so many", at_least=1),
-    Option("maxTriggerDelay", Kind.STRING, "15m", "but not longer"),
+    Option("maxTriggerDelay", Kind.STRING, "15m", "longest time a broker waits for them"),
     Option(
         "maxBytesPerTrigger",
         Kind.LONG,
@@ -197,7 +197,7 @@ def _client(given: Mapping[str, str]) -> dict[str, Value]:
         if name in given:
             raise ConfigError(f"{KAFKA}{name} cannot be set: {why}")
     if not given.get("bootstrap.servers", "").strip():
-        raise ConfigError(f"{KAFKA}bootstrap.servers must be set: brokers to ask first, as host:port")
+        raise ConfigError(f"{KAFKA}bootstrap.servers must be set: brokers to connect to first, as host:port")
     try:
         return client_values(
             {"client.id": CLIENT_ID, **given}, CONSUMER_OPTIONS, lambda text: _LOG.warning("%s%s", KAFKA, text)

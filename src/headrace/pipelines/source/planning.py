@@ -51,7 +51,7 @@ class Progress(NamedTuple):
     losses: list[Loss]
 
 
-def go_on(before: StreamOffset, layout: Layout) -> Progress:
+def continue_from(before: StreamOffset, layout: Layout) -> Progress:
     """Return where the next batch starts.
 
     Missing partitions are left out, recreated topics start again, and added partitions start at offset 0.
@@ -65,7 +65,7 @@ def go_on(before: StreamOffset, layout: Layout) -> Progress:
     }
     for topic in sorted(anew):
         old, new = before.ids[topic], layout.ids[topic]
-        losses.append(Loss(f"topic {topic} was deleted and made anew: its id was {old} and is {new}"))
+        losses.append(Loss(f"topic {topic} was deleted and recreated: its id was {old} and is {new}"))
     gone: dict[str, list[TopicPartition]] = {}
     for partition, offset in before.offsets.items():
         if partition.topic in anew:
@@ -76,7 +76,7 @@ def go_on(before: StreamOffset, layout: Layout) -> Progress:
             gone.setdefault(partition.topic, []).append(partition)
     for topic, some in sorted(gone.items()):
         if topic in layout.topics:
-            losses.append(Loss(f"{', '.join(map(str, sorted(some)))}: gone, while topic {topic} is there"))
+            losses.append(Loss(f"{', '.join(map(str, sorted(some)))}: gone, although topic {topic} exists"))
         else:
             read = ", ".join(f"{one} up to offset {before.offsets[one]}" for one in sorted(some))
             losses.append(Loss(f"topic {topic} is gone; {read} had been read"))
@@ -96,7 +96,7 @@ def gaps(start: Mapping[TopicPartition, int], earliest: Mapping[TopicPartition, 
     """
     return [
         Loss(
-            f"{partition}: offset {wanted} was to be read, but the earliest there is now is {earliest[partition]}",
+            f"{partition}: offset {wanted} was to be read, but the log now starts at {earliest[partition]}",
             partition,
             earliest[partition] - wanted,
         )

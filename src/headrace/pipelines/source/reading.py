@@ -16,7 +16,7 @@ from headrace.client.consumer.range_reader import RANGE_FETCH_BYTES, OffsetGone,
 from headrace.pipelines.background import Background, background
 from headrace.pipelines.source.options import SourceOptions
 from headrace.pipelines.source.planning import Loss
-from headrace.pipelines.source.tracking import tell
+from headrace.pipelines.source.tracking import report_losses
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,14 +51,14 @@ def read_task(task: TaskRange, options: SourceOptions, columns: tuple[str, ...],
         except OffsetGone as gone:
             place, earliest = gone.partition, gone.earliest
             if earliest <= gone.wanted:
-                what = f"{place}: offset {gone.wanted} was to be read, but it ends at {gone.latest} now"
-                tell([Loss(what)], options.fail_on_data_loss)
+                what = f"{place}: offset {gone.wanted} was to be read, but the log now ends at {gone.latest}"
+                report_losses([Loss(what)], options.fail_on_data_loss)
                 return
-            what = f"{place}: offset {gone.wanted} was to be read, but the earliest there is now is {earliest}"
-            tell([Loss(what, place, min(earliest, task.end) - gone.wanted)], options.fail_on_data_loss)
+            what = f"{place}: offset {gone.wanted} was to be read, but the log now starts at {earliest}"
+            report_losses([Loss(what, place, min(earliest, task.end) - gone.wanted)], options.fail_on_data_loss)
             position = earliest
         except TopicChanged as changed:
-            tell([Loss(changed.message)], options.fail_on_data_loss)
+            report_losses([Loss(changed.message)], options.fail_on_data_loss)
             return
 
 
@@ -81,7 +81,7 @@ class _Pump:
         self._columns = columns
         self._unit = unit
         self._batches: queue.SimpleQueue[pa.RecordBatch | BaseException | None] = queue.SimpleQueue()
-        self._room = asyncio.Semaphore(BATCHES_AHEAD)
+        self._buffer_space = asyncio.Semaphore(BATCHES_AHEAD)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         work = self._behind.start(self._pump())
@@ -92,7 +92,7 @@ class _Pump:
                     return
                 if isinstance(found, BaseException):
                     raise found
-                self._behind.loop.call_soon_threadsafe(self._room.release)
+                self._behind.loop.call_soon_threadsafe(self._buffer_space.release)
                 yield found
         finally:
             work.cancel()
@@ -115,7 +115,7 @@ class _Pump:
                 stall_s_max=options.stall_s_max,
             )
             async for batch in rows:
-                await self._room.acquire()
+                await self._buffer_space.acquire()
                 self._batches.put(batch)
             self._batches.put(None)
         except BaseException as error:

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from headrace.pipelines.background import background
-from headrace.pipelines.failures import told_plainly
+from headrace.pipelines.failures import plain_errors
 from headrace.pipelines.source.batch_source import row_reader, tasks_of
 from headrace.pipelines.source.brokers import Brokers
 from headrace.pipelines.source.offsets import JsonOffset, read_offset
@@ -40,7 +40,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"_rows": self._rows, "_tracker": None, "_is_idle": False}
 
     def initialOffset(self) -> JsonOffset:
-        with told_plainly():
+        with plain_errors():
             return background().do(self._initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -55,7 +55,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: JsonOffset, limit: ReadLimit) -> JsonOffset:
-        with told_plainly():
+        with plain_errors():
             # Wait only if the query has nothing else to do. If it has several sources, an idle one must not delay the others: `commit`
             # is called on all sources, whichever of them started the batch.
             wait_ms = self._rows.options.idle_wait_ms if self._is_idle else 0
@@ -68,11 +68,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if latest is None or not latest.offsets else latest.to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        with told_plainly():
+        with plain_errors():
             background().do(self._freeze())
 
     def partitions(self, start: JsonOffset, end: JsonOffset) -> Sequence[InputPartition]:
-        with told_plainly():
+        with plain_errors():
             options = self._rows.options
             ranges = split_ranges(
                 background().do(self._ranges(start, end)), options.min_partitions, options.max_records

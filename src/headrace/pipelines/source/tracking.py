@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from time import monotonic
 
 from headrace.base.ids import TopicPartition
+from headrace.client.retry import Retry
 from headrace.pipelines.failures import DataLoss
 from headrace.pipelines.source.bounds import BoundKind
-from headrace.pipelines.source.brokers import DOUBT_PAUSE_S, DOUBT_S_MAX, Brokers
+from headrace.pipelines.source.brokers import STALE_POLICY, STALE_S_MAX, Brokers, Stale
 from headrace.pipelines.source.offsets import StreamOffset
 from headrace.pipelines.source.options import SourceOptions
 from headrace.pipelines.source.planning import (
@@ -19,9 +19,9 @@ from headrace.pipelines.source.planning import (
     Offsets,
     Progress,
     Range,
+    continue_from,
     count_between,
     gaps,
-    go_on,
     limit_bytes,
     limit_offsets,
     ranges_between,
@@ -53,7 +53,7 @@ class Tracker:
             losses = gaps(offsets, await self._brokers.earliest(layout.partitions))
             latest = await self._brokers.latest(layout.partitions)
             losses += [beyond(starting.option, one, offsets[one], latest[one]) for one in retreats(offsets, latest)]
-            self._tell(losses)
+            self._report_losses(losses)
             offsets = {
                 one: min(max(offset, offset + _count(losses, one)), latest[one]) for one, offset in offsets.items()
             }
@@ -81,7 +81,7 @@ class Tracker:
         Partitions of topics that are new in this batch start at the current start of their log.
         """
         then = Layout(frozenset(end.offsets), end.ids)
-        progress = go_on(before, then)
+        progress = continue_from(before, then)
         start = progress.start | await self._brokers.earliest(progress.unknown)
         passed = {one: end.lost.get(one, 0) - before.lost.get(one, 0) for one in start}
         return ranges_between({one: offset + passed[one] for one, offset in start.items()}, end.offsets)
@@ -96,7 +96,7 @@ class Tracker:
         new = {one: start[one] for one, offset in latest.items() if offset > start[one]}
         losses += gaps(new, await self._brokers.earliest(new))
         losses += progress.losses
-        self._tell(losses)
+        self._report_losses(losses)
         lost = dict(before.lost)
         for loss in losses:
             if loss.partition is not None and loss.offsets:
@@ -112,24 +112,24 @@ class Tracker:
         return None if end.offsets == before.offsets and not losses else end
 
     async def _progress(self, before: StreamOffset) -> tuple[Layout, Progress]:
-        deadline = self._now() + DOUBT_S_MAX
+        """Return the layout and progress. Losses are believed only if they last, because metadata may be outdated."""
+        retry = Retry(STALE_POLICY, STALE_S_MAX, now=self._now)
         while True:
             layout = await self._brokers.named_layout(but=before.topics)
-            progress = go_on(before, layout)
-            if not progress.losses or self._now() > deadline:
+            progress = continue_from(before, layout)
+            if not progress.losses or not await pause_if_early(retry):
                 return layout, progress
-            await asyncio.sleep(DOUBT_PAUSE_S)
 
     async def _latest(self, start: Offsets, layout: Layout) -> tuple[Offsets, list[Loss]]:
-        deadline = self._now() + DOUBT_S_MAX
+        """Return the end offsets. One before `start` is believed only if it lasts: a new leader may not know it yet."""
+        retry = Retry(STALE_POLICY, STALE_S_MAX, now=self._now)
         while True:
             latest = await self._brokers.latest(layout.partitions)
             back = retreats(start, latest)
-            if not back or self._now() > deadline:
+            if not back or not await pause_if_early(retry):
                 return latest, [
                     Loss(f"{one}: it was read up to offset {start[one]}, but ends at {latest[one]} now") for one in back
                 ]
-            await asyncio.sleep(DOUBT_PAUSE_S)
 
     def _is_too_little(self, start: Offsets, latest: Offsets) -> bool:
         minimum = self._options.min_offsets
@@ -151,18 +151,27 @@ class Tracker:
             latest = limit_offsets(start, latest, options.max_offsets)
         return latest
 
-    def _tell(self, losses: list[Loss]) -> None:
-        tell(losses, self._options.fail_on_data_loss)
+    def _report_losses(self, losses: list[Loss]) -> None:
+        report_losses(losses, self._options.fail_on_data_loss)
 
 
-def tell(losses: list[Loss], fail: bool) -> None:
+async def pause_if_early(retry: Retry) -> bool:
+    """Pause and return True, or return False if the deadline comes first."""
+    try:
+        await retry.pause(Stale())
+    except Stale:
+        return False
+    return True
+
+
+def report_losses(losses: list[Loss], fail: bool) -> None:
     """Report losses, never silently: raise DataLoss, or log a warning for each."""
     if losses and fail:
         what = "; ".join(loss.what for loss in losses)
-        raise DataLoss(f"{what} (with failOnDataLoss=false it goes on with what is there)")
+        raise DataLoss(f"{what} (with failOnDataLoss=false the query continues with the records that exist)")
     for loss in losses:
-        count = f": {loss.offsets} offsets are passed over" if loss.offsets else ""
-        _LOG.warning("records are lost, it goes on as failOnDataLoss is false: %s%s", loss.what, count)
+        count = f": {loss.offsets} offsets are skipped" if loss.offsets else ""
+        _LOG.warning("records were lost; the query continues because failOnDataLoss is false: %s%s", loss.what, count)
 
 
 def beyond(option: str, partition: TopicPartition, wanted: int, latest: int) -> Loss:

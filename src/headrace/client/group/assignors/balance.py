@@ -81,9 +81,9 @@ class _Balance:
 
     def _give(self, member: str, partition: TopicPartition) -> None:
         self._held[member][partition] = None
-        self._tell_load(member)
+        self._push_load(member)
 
-    def _tell_load(self, member: str) -> None:
+    def _push_load(self, member: str) -> None:
         entry = len(self._held[member]), member
         for heap in self._loads_of[member]:
             heappush(heap, entry)
@@ -141,6 +141,6 @@ class _Balance:
             del own[readers]
         to_give[taker].setdefault(readers, []).append(partition)
         del self._held[giver][partition]
-        self._tell_load(giver)
+        self._push_load(giver)
         self._give(taker, partition)
         return taker

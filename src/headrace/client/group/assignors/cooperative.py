@@ -21,11 +21,11 @@ class CooperativeStickyAssignor:
         return encode_generation(generation)
 
     def assign(self, layout: Layout, members: Mapping[str, Subscribed]) -> Assignment:
-        claims = {member: (told.owned, _generation(told)) for member, told in members.items()}
+        claims = {member: (subscribed.owned, _generation(subscribed)) for member, subscribed in members.items()}
         holders = valid_holders(claims)
         claimants: dict[TopicPartition, set[str]] = defaultdict(set)
-        for member, told in members.items():
-            for partition in told.owned:
+        for member, subscribed in members.items():
+            for partition in subscribed.owned:
                 claimants[partition].add(member)
         wanted = balance(layout, members, holders)
         return {
@@ -39,6 +39,6 @@ class CooperativeStickyAssignor:
         }
 
 
-def _generation(told: Subscribed) -> int:
+def _generation(subscribed: Subscribed) -> int:
     """Return the member's generation; before subscription version 2 it is in the user data."""
-    return told.generation if told.generation != NO_GENERATION else decode_generation(told.user_data)
+    return subscribed.generation if subscribed.generation != NO_GENERATION else decode_generation(subscribed.user_data)

@@ -22,7 +22,7 @@ class RangeAssignor:
         return None
 
     def assign(self, layout: Layout, members: Mapping[str, Subscribed]) -> Assignment:
-        racks = {member: told.rack for member, told in members.items() if told.rack is not None}
+        racks = {member: subscribed.rack for member, subscribed in members.items() if subscribed.rack is not None}
         pieces = [
             _Pieces(topic, layout, wanting, racks)
             for topic, wanting in subscribers(layout, members).items()
@@ -72,7 +72,7 @@ class _Pieces:
         rack = self._rack_of.get(member)
         return rack is None or rack in self._racks[index]
 
-    def room(self, member: str) -> int:
+    def space_left(self, member: str) -> int:
         return max(0, self._least + (self._larger_left > 0) - len(self.given[member]))
 
     def give(self, member: str, indexes: Iterable[int]) -> None:
@@ -85,7 +85,7 @@ class _Pieces:
     def cut(self, may_have: Callable[[str, int], bool]) -> None:
         for member in self.members:
             fit = (index for index in self._left if may_have(member, index))
-            some = list(islice(fit, self.room(member)))
+            some = list(islice(fit, self.space_left(member)))
             if some:
                 self.give(member, some)
 
@@ -104,7 +104,7 @@ def _match_racks_together(topics: list[_Pieces]) -> None:
     """Give partition n of all topics to the first member with capacity and a replica of each in its rack."""
     for index in range(topics[0].count):
         for member in topics[0].members:
-            if all(topic.room(member) > 0 and topic.in_rack(member, index) for topic in topics):
+            if all(topic.space_left(member) > 0 and topic.in_rack(member, index) for topic in topics):
                 for topic in topics:
                     topic.give(member, [index])
                 break

@@ -19,5 +19,5 @@ class StickyAssignor:
         return encode_sticky_data(held, generation) if held else None
 
     def assign(self, layout: Layout, members: Mapping[str, Subscribed]) -> Assignment:
-        claims = {member: decode_sticky_data(told.user_data) for member, told in members.items()}
+        claims = {member: decode_sticky_data(subscribed.user_data) for member, subscribed in members.items()}
         return balance(layout, members, valid_holders(claims))
