@@ -34,12 +34,15 @@ from headrace.options.node_options import NODE_OPTIONS
 from headrace.options.table import Kind
 from headrace.quorum.driver import QuorumDriver
 from headrace.quorum.journal import QuorumJournal
+from headrace.quorum.log_view import MetadataLogView
 from headrace.quorum.opening import open_metadata
 from headrace.quorum.snapshotter import SnapshotPolicy, Snapshotter
 from headrace.quorum.store import ElectionStore
 from headrace.quorum.voter_records import check_voters, directory_of
+from headrace.raft.election import Timeouts
+from headrace.raft.membership import VoterHistory
 from headrace.raft.node import RaftNode
-from headrace.raft.voters import Voters
+from headrace.raft.voters import ReplicaKey, VoterSet
 from headrace.server.dispatch import Dispatcher
 from headrace.server.listener import Listener
 from headrace.statemachine.runtime import Runtime
@@ -78,9 +81,15 @@ class ControllerRole:
             clock,
         )
         check_voters(stored.voters, settings.node_id)
-        voters = Voters(frozenset({settings.node_id}))
-        store = ElectionStore(files, directory, voters.ids)
-        raft = RaftNode(settings.node_id, voters, store.load(), stored.log.end_offset)
+        store = ElectionStore(files, directory, [settings.node_id], stored.voters.kraft_version)
+        raft = RaftNode(
+            ReplicaKey(settings.node_id, directory_of(stored.voters, settings.node_id)),
+            VoterHistory(VoterSet.of_ids(settings.node_id)),
+            store.load(),
+            MetadataLogView(stored.log, stored.snapshots),
+            Timeouts(),
+            chance,
+        )
         self.driver = QuorumDriver(raft, stored.log, store, loop, stored.first_control())
         context = ControllerContext(
             cluster_id=cluster_id,
