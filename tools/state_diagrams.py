@@ -16,16 +16,13 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from headrace.base.ids import NodeId
 from headrace.coordinators.group.classic import states as classic
 from headrace.coordinators.group.classic.group import ClassicGroup
 from headrace.coordinators.group.consumer import reconciliation
 from headrace.coordinators.group.consumer.members import Member
 from headrace.coordinators.transaction import states as transaction
 from headrace.coordinators.transaction.state import Transaction
-from headrace.raft import node as raft
-from headrace.raft.messages import ElectionState
-from headrace.raft.voters import Voters
+from headrace.raft import roles as raft
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "state-machines.md"
@@ -57,11 +54,11 @@ partitions it still uses becomes UnrevokedPartitions at once, whatever its targe
 """
 
 RAFT_VOTER = """\
-A voter starts unattached, campaigns in a new epoch, and leads once a majority has voted for it. A resigned voter stays resigned until the
-process starts again.
+A voter starts unattached. When its election timeout passes it first asks the others whether they would vote for it (prospective), then
+campaigns in a new epoch (candidate), and leads once a majority has voted for it. A leader that resigns, or that a majority no longer
+fetches from, waits for its successor (resigned). Observers are only ever unattached or followers.
 
-With one voter, which is all that Headrace runs today, the only path is unattached, candidate, leader, resigned; the other transitions are
-for quorums of several voters.
+With one voter, which is all that a node runs today, the only path is unattached, prospective, candidate, leader, resigned.
 """
 
 TRANSACTION = """\
@@ -74,10 +71,12 @@ is written as PrepareAbort.
 """
 
 ROLE_ENTERED: Mapping[raft.Role, str] = {
-    raft.Role.UNATTACHED: "another voter has a newer epoch",
-    raft.Role.CANDIDATE: "the voter campaigns, in a new epoch",
+    raft.Role.UNATTACHED: "another replica has a newer epoch whose leader is not known, or the round of pre-votes was lost",
+    raft.Role.PROSPECTIVE: "the election timeout or the fetch timeout has passed",
+    raft.Role.CANDIDATE: "a majority would vote for it: it campaigns in a new epoch",
     raft.Role.LEADER: "a majority has voted for it",
-    raft.Role.RESIGNED: "the node stops, or its metadata log cannot be made durable",
+    raft.Role.FOLLOWER: "it has learned who leads its epoch or a newer one",
+    raft.Role.RESIGNED: "the node stops, removed itself from the voters, or a majority no longer fetches from it",
 }
 
 TRANSACTION_STATE_ENTERED: Mapping[transaction.State, str] = {
@@ -111,7 +110,6 @@ class StateMachine:
 
 def machines() -> tuple[StateMachine, ...]:
     """Return the state machines whose transitions are tables in the code."""
-    voter = raft.RaftNode(NodeId(1), Voters(frozenset({NodeId(1)})), ElectionState(), 0)
     return (
         StateMachine(
             "Classic group",
@@ -153,7 +151,7 @@ def machines() -> tuple[StateMachine, ...]:
             "Voter of the metadata quorum",
             f"{raft.__name__}.TRANSITIONS",
             RAFT_VOTER,
-            voter.role.value,
+            raft.Role.UNATTACHED.value,
             tuple(
                 Transition(source.value, target.value, "", ROLE_ENTERED[target])
                 for source, targets in raft.TRANSITIONS.items()

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from random import Random
 
 import pytest
 from tests.fakes import FakeClock
 
 from headrace.base.errors import CorruptData
-from headrace.base.ids import METADATA_TOPIC_ID, NodeId, TopicPartition
+from headrace.base.ids import METADATA_TOPIC_ID, ZERO_UUID, NodeId, TopicPartition, Uuid
 from headrace.protocol.messages.stored.metadata_cluster import NoOpRecord
 from headrace.quorum.driver import QuorumDriver, QuorumFailed
 from headrace.quorum.log import MetadataLog
+from headrace.quorum.log_view import MetadataLogView
+from headrace.quorum.snapshots import SnapshotFiles
 from headrace.quorum.store import ElectionStore
-from headrace.raft.messages import ElectionState
+from headrace.raft.effects import ElectionState
+from headrace.raft.election import Timeouts
+from headrace.raft.membership import VoterHistory
 from headrace.raft.node import RaftNode
-from headrace.raft.voters import Voters
+from headrace.raft.voters import ReplicaKey, VoterSet
 from headrace.statemachine.journal import NotLeader
 from headrace.storage.disk import DiskFiles
 from headrace.storage.log import Log
@@ -32,8 +37,11 @@ def open_driver(directory: Path, loop: asyncio.AbstractEventLoop) -> QuorumDrive
         files, str(directory), TopicPartition("m", 0), LogConfig(), topic_id=METADATA_TOPIC_ID, now_ms=1
     )
     store = ElectionStore(files, str(directory), VOTER_IDS)
-    raft = RaftNode(NodeId(1), Voters(VOTER_IDS), store.load(), opened.log_end)
-    return QuorumDriver(raft, MetadataLog(opened, FakeClock(1)), store, loop)
+    metadata_log = MetadataLog(opened, FakeClock(1))
+    view = MetadataLogView(metadata_log, SnapshotFiles(files, str(directory)))
+    voters = VoterHistory(VoterSet.of_ids(1))
+    raft = RaftNode(ReplicaKey(NodeId(1)), voters, store.load(), view, Timeouts(), Random(1))
+    return QuorumDriver(raft, metadata_log, store, loop)
 
 
 def test_each_restart_starts_a_higher_epoch_and_keeps_the_log(tmp_path: Path) -> None:
@@ -106,14 +114,27 @@ def test_a_failed_fsync_ends_leadership_and_fails_the_driver(tmp_path: Path) -> 
     asyncio.run(run())
 
 
-def test_the_vote_is_stored_in_kafkas_quorum_state_format(tmp_path: Path) -> None:
-    store = ElectionStore(DiskFiles(), str(tmp_path), VOTER_IDS)
+@pytest.mark.parametrize(
+    ("kraft_version", "text"),
+    [
+        (
+            0,
+            '{"clusterId":"","leaderId":1,"leaderEpoch":7,"votedId":1,"appliedOffset":0,'
+            '"currentVoters":[{"voterId":1}],"data_version":0}',
+        ),
+        (1, '{"leaderId":1,"leaderEpoch":7,"votedId":1,"votedDirectoryId":"ZGRkZGRkZGRkZGRkZGRkZA","data_version":1}'),
+    ],
+)
+def test_the_vote_is_stored_in_kafkas_quorum_state_format(tmp_path: Path, kraft_version: int, text: str) -> None:
+    store = ElectionStore(DiskFiles(), str(tmp_path), VOTER_IDS, kraft_version)
     assert store.load() == ElectionState()
-    store.save(ElectionState(7, NodeId(1), NodeId(1)))
-    assert store.load() == ElectionState(7, NodeId(1), NodeId(1))
-    text = (tmp_path / "quorum-state").read_text()
-    assert text.startswith('{"clusterId":"","leaderId":1,"leaderEpoch":7,') and text.endswith('"data_version":0}')
-    for garbage in ("", "{}", "[]", '{"data_version":9}', text.replace(":7", ":-7")):
+    directory = Uuid(b"d" * 16) if kraft_version else ZERO_UUID
+    for state in (ElectionState(3), ElectionState(7, NodeId(1), ReplicaKey(NodeId(1), directory))):
+        store.save(state)
+        assert store.load() == state
+    assert (tmp_path / "quorum-state").read_text() == text
+    for garbage in ("", "{}", "[]", '{"data_version":9}', text.replace(":7", ":-7"), text.replace("ZGRk", "?")):
         (tmp_path / "quorum-state").write_text(garbage)
-        with pytest.raises(CorruptData, match="quorum-state"):
-            store.load()
+        if garbage != text:
+            with pytest.raises(CorruptData, match="quorum-state"):
+                store.load()

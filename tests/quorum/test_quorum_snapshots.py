@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -20,13 +21,16 @@ from headrace.protocol.messages.embedded import KRaftVersionRecord, VotersRecord
 from headrace.protocol.messages.stored.metadata_cluster import ConfigRecord, FeatureLevelRecord
 from headrace.quorum import snapshotter as snapshotter_module
 from headrace.quorum.driver import QuorumDriver
+from headrace.quorum.log_view import MetadataLogView
 from headrace.quorum.opening import open_metadata
 from headrace.quorum.snapshots import SnapshotFiles, SnapshotId, snapshot_batches, snapshot_timestamp
 from headrace.quorum.snapshotter import SnapshotPolicy, Snapshotter
 from headrace.quorum.store import ElectionStore
 from headrace.quorum.voter_records import VoterRecords, check_voters, directory_of
+from headrace.raft.election import Timeouts
+from headrace.raft.membership import VoterHistory
 from headrace.raft.node import RaftNode
-from headrace.raft.voters import Voters
+from headrace.raft.voters import ReplicaKey, VoterSet
 from headrace.records.control import ControlType, ParsedControlRecord
 from headrace.storage.disk import DiskFiles
 
@@ -141,7 +145,9 @@ class QuorumHarness:
         self.clock, self.files = clock, DiskFiles()
         self.stored = open_metadata(self.files, str(directory), 20_000, 1 << 40, clock)
         store = ElectionStore(self.files, str(directory), VOTER_IDS)
-        raft = RaftNode(NodeId(1), Voters(VOTER_IDS), store.load(), self.stored.log.end_offset)
+        view = MetadataLogView(self.stored.log, self.stored.snapshots)
+        voters = VoterHistory(VoterSet.of_ids(1))
+        raft = RaftNode(ReplicaKey(NodeId(1)), voters, store.load(), view, Timeouts(), Random(1))
         self.driver = QuorumDriver(raft, self.stored.log, store, loop)
         self.state = ClusterState(dict)
         if self.stored.newest is not None:

@@ -12,7 +12,7 @@ from tools.state_diagrams import DOCUMENT, camel_case, document, machines, main,
 from headrace.coordinators.group.classic import states as classic
 from headrace.coordinators.group.consumer import reconciliation
 from headrace.coordinators.transaction import states as transaction
-from headrace.raft import node as raft
+from headrace.raft import roles as raft
 
 # The transitions of each table as source, target and event, read here independently of the generator.
 TABLES = {

@@ -33,12 +33,15 @@ from headrace.options.node_options import NODE_OPTIONS
 from headrace.options.table import Kind
 from headrace.quorum.driver import QuorumDriver
 from headrace.quorum.journal import QuorumJournal
+from headrace.quorum.log_view import MetadataLogView
 from headrace.quorum.opening import open_metadata
 from headrace.quorum.snapshotter import SnapshotPolicy, Snapshotter
 from headrace.quorum.store import ElectionStore
 from headrace.quorum.voter_records import check_voters, directory_of
+from headrace.raft.election import Timeouts
+from headrace.raft.membership import VoterHistory
 from headrace.raft.node import RaftNode
-from headrace.raft.voters import Voters
+from headrace.raft.voters import ReplicaKey, VoterSet
 from headrace.server.dispatch import Dispatcher
 from headrace.server.listener import Listener
 from headrace.statemachine.runtime import Runtime
@@ -100,9 +103,15 @@ class ControllerRole:
 
     def _make_driver(self, files: Files, directory: str) -> QuorumDriver:
         node_id, stored = self._settings.node_id, self._stored
-        voters = Voters(frozenset({node_id}))
-        store = ElectionStore(files, directory, voters.ids)
-        raft = RaftNode(node_id, voters, store.load(), stored.log.end_offset)
+        store = ElectionStore(files, directory, [node_id], stored.voters.kraft_version)
+        raft = RaftNode(
+            ReplicaKey(node_id, directory_of(stored.voters, node_id)),
+            VoterHistory(VoterSet.of_ids(node_id)),
+            store.load(),
+            MetadataLogView(stored.log, stored.snapshots),
+            Timeouts(),
+            self._node.random,
+        )
         return QuorumDriver(raft, stored.log, store, self._loop, stored.first_control())
 
     def _make_quorum_api(self) -> QuorumApi:

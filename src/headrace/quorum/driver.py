@@ -16,12 +16,23 @@ from headrace.base.errors import HeadraceError
 from headrace.metadata.records import METADATA_VERSION_MAX
 from headrace.quorum.log import MetadataLog
 from headrace.quorum.store import ElectionStore
-from headrace.raft.messages import BecomeLeader, Committed, Effect, Persist, PersistElection
-from headrace.raft.node import RaftNode, Role
+from headrace.raft.effects import (
+    AppendLeaderChange,
+    Committed,
+    Effect,
+    ElectionState,
+    Persist,
+    PersistElection,
+    RoleChanged,
+)
+from headrace.raft.node import RaftNode
+from headrace.raft.roles import Role
 from headrace.records.control import ControlRecord
 from headrace.statemachine.journal import NotLeader
 
 log = logging.getLogger(__name__)
+
+TICK_S_MIN = 0.01
 
 
 class QuorumFailed(HeadraceError):
@@ -48,6 +59,8 @@ class QuorumDriver:
         self._loop = loop
         self._first_control = first_control
         self._syncing = False
+        self._generation = 0  # of the newest Persist command
+        self._timer: asyncio.TimerHandle | None = None
         self._on_committed: list[Callable[[int], None]] = []
         self._on_lost: list[Callable[[], None]] = []
         self._leading = loop.create_future()
@@ -70,8 +83,21 @@ class QuorumDriver:
 
     async def lead(self) -> None:
         """Campaign, and return when this node leads and a record of its epoch is committed."""
-        self._execute(self.raft.campaign())
+        self._execute(self.raft.start(self._now_ms()))
+        self._arm()
         await asyncio.shield(self._leading)
+
+    def _now_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    def _arm(self) -> None:
+        """Call raft's `tick` when it is due."""
+        due_s = max(self.raft.wake_ms / 1000, self._loop.time() + TICK_S_MIN)
+        self._timer = self._loop.call_at(due_s, self._tick)
+
+    def _tick(self) -> None:
+        self._execute(self.raft.tick(self._now_ms()))
+        self._arm()
 
     def propose(self, records: Sequence[Any], metadata_version: int = METADATA_VERSION_MAX) -> int:
         """Append records and return the offset of the last one; they are committed later, or never.
@@ -85,10 +111,10 @@ class QuorumDriver:
         return end - 1
 
     def resign(self) -> None:
-        if self.is_leader:
-            self.raft.resign()
-            for callback in self._on_lost:
-                callback()
+        """Give up leadership for good; this node does not campaign again."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._execute(self.raft.resign(self._now_ms()))
 
     async def stop(self) -> None:
         """Resign, wait for the running fsync and close the log, which makes it durable."""
@@ -105,20 +131,29 @@ class QuorumDriver:
         for effect in effects:
             match effect:
                 case PersistElection(state):
-                    self._in_thread(partial(self._store.save, state), self.raft.election_persisted, state)
-                case BecomeLeader():
+                    self._in_thread(partial(self._store.save, state), self._election_persisted, state)
+                case AppendLeaderChange():
                     more = () if self.log.end_offset else self._first_control
-                    end = self.log.append_leader_change(effect, self.raft.node_id, more)
+                    end = self.log.append_leader_change(effect, self.raft.key.id, more)
                     log.info("this node leads the metadata quorum in epoch %d", effect.epoch)
-                    self._in_thread(partial(self._store.save, self.raft.state), lambda _: [], None)
                     self._execute(self.raft.proposed(end))
-                case Persist():
+                case Persist(_, generation):
+                    self._generation = generation
                     self._sync()
+                case RoleChanged(role):
+                    if role is Role.RESIGNED:
+                        for lost in self._on_lost:
+                            lost()
                 case Committed(high_watermark):
                     for callback in self._on_committed:
                         callback(high_watermark)
                     if not self._leading.done():
                         self._leading.set_result(None)
+                case _:
+                    raise AssertionError(f"a quorum of one has no peers: {effect}")
+
+    def _election_persisted(self, state: ElectionState) -> list[Effect]:
+        return self.raft.election_persisted(state, self._now_ms())
 
     def _sync(self) -> None:
         if self._syncing:
@@ -131,9 +166,9 @@ class QuorumDriver:
         def synced(end_offset: int) -> list[Effect]:
             self._syncing = False
             self.log.log.synced(plan)
-            effects = self.raft.persisted(end_offset)
-            if self.raft.log_end > end_offset and self.is_leader:
-                effects.append(Persist(self.raft.log_end))
+            effects = self.raft.persisted(end_offset, self._generation, self._now_ms())
+            if self.log.end_offset > end_offset and self.is_leader:
+                effects.append(Persist(self.log.end_offset, self._generation))
             return effects
 
         self._in_thread(plan.run, synced, plan.offset)

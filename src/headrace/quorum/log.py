@@ -9,7 +9,7 @@ from headrace.base.clock import Clock
 from headrace.metadata.records import METADATA_VERSION_MAX, decode_record, encode_record
 from headrace.protocol.compiler import codec
 from headrace.protocol.messages.embedded import LeaderChangeMessage
-from headrace.raft.messages import BecomeLeader
+from headrace.raft.effects import AppendLeaderChange
 from headrace.records.batch import check_crc, iterate_batches, read_header
 from headrace.records.builder import BatchBuilder
 from headrace.records.control import (
@@ -53,7 +53,9 @@ class MetadataLog:
             builder.append(now_ms, None, encode_record(record, metadata_version))
         return self._write(builder.build(), epoch, now_ms)
 
-    def append_leader_change(self, leader: BecomeLeader, leader_id: int, more: Sequence[ControlRecord] = ()) -> int:
+    def append_leader_change(
+        self, leader: AppendLeaderChange, leader_id: int, more: Sequence[ControlRecord] = ()
+    ) -> int:
         """Append a leader change and return the new log end.
 
         `more` has the control records for the same batch: the voters, in a new log.
@@ -62,7 +64,7 @@ class MetadataLog:
         message = LeaderChangeMessage(
             version=0,
             leader_id=leader_id,
-            voters=[voters(voter_id=voter) for voter in leader.voters],
+            voters=[voters(voter_id=voter) for voter in leader.voters.ids],
             granting_voters=[voters(voter_id=voter) for voter in leader.granted_by],
         )
         now_ms = self._clock.now_ms()

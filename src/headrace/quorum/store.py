@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 from headrace.base.errors import CorruptData
-from headrace.base.ids import NodeId
-from headrace.raft.messages import ElectionState
+from headrace.base.ids import NO_NODE, ZERO_UUID, NodeId, uuid_from_text, uuid_text
+from headrace.raft.effects import ElectionState
+from headrace.raft.voters import ReplicaKey
 from headrace.storage.files import Files, read_all, write_atomically
 
 FILE_NAME = "quorum-state"
 FILE_BYTES_MAX = 1 << 20
-# Version 0 is the format of static voters (kraft.version 0); in version 1 voters have a directory id too.
-DATA_VERSION = 0
+STATIC_VERSION, DYNAMIC_VERSION = 0, 1  # formats of kraft.version 0, with the voters, and 1, with directory ids
 
 
 class ElectionStore:
-    def __init__(self, files: Files, directory: str, voters: frozenset[NodeId]) -> None:
+    """Loads and saves the election state of one voter.
+
+    `voters` are the static voters that version 0 of the format lists; `kraft_version` chooses the format.
+    """
+
+    def __init__(self, files: Files, directory: str, voters: Iterable[NodeId], kraft_version: int = 0) -> None:
         self._files = files
         self._path = f"{directory}/{FILE_NAME}"
-        self._voters = voters
+        self._voters = sorted(voters)
+        self._version = min(kraft_version, DYNAMIC_VERSION)
 
     def load(self) -> ElectionState:
         if not self._files.exists(self._path):
@@ -27,28 +34,27 @@ class ElectionStore:
         raw = read_all(self._files, self._path, FILE_BYTES_MAX)
         try:
             found = json.loads(raw)
-            if found["data_version"] not in (0, 1):
-                raise ValueError(f"data_version {found['data_version']}")
+            version = found["data_version"]
+            if version not in (STATIC_VERSION, DYNAMIC_VERSION):
+                raise ValueError(f"data_version {version}")
             epoch, leader, voted = (int(found[name]) for name in ("leaderEpoch", "leaderId", "votedId"))
             if epoch < 0:
                 raise ValueError(f"leaderEpoch {epoch}")
+            directory = uuid_from_text(found["votedDirectoryId"]) if version == DYNAMIC_VERSION else ZERO_UUID
         except (ValueError, KeyError, TypeError) as error:
             # A guess could lead to two votes in one epoch: an operator must act.
             raise CorruptData(f"{self._path} cannot be read ({error!r}); restore it, or format a new voter") from error
-        return ElectionState(epoch, NodeId(leader), NodeId(voted))
+        voted_for = ReplicaKey(NodeId(voted), directory) if voted >= 0 else None
+        return ElectionState(epoch, NodeId(leader), voted_for)
 
     def save(self, state: ElectionState) -> None:
         """Write the state durably; call it in a thread, because it blocks for an fsync."""
-        text = json.dumps(
-            {
-                "clusterId": "",
-                "leaderId": state.leader,
-                "leaderEpoch": state.epoch,
-                "votedId": state.voted_for,
-                "appliedOffset": 0,
-                "currentVoters": [{"voterId": voter} for voter in sorted(self._voters)],
-                "data_version": DATA_VERSION,
-            },
-            separators=(",", ":"),
-        )
+        voted = ReplicaKey(NO_NODE) if state.voted_for is None else state.voted_for
+        fields: dict[str, object] = {"leaderId": state.leader, "leaderEpoch": state.epoch, "votedId": voted.id}
+        if self._version == STATIC_VERSION:
+            voters = [{"voterId": voter} for voter in self._voters]
+            fields = {"clusterId": "", **fields, "appliedOffset": 0, "currentVoters": voters}
+        else:
+            fields["votedDirectoryId"] = uuid_text(voted.directory)
+        text = json.dumps({**fields, "data_version": self._version}, separators=(",", ":"))
         write_atomically(self._files, self._path, text.encode())

@@ -1,44 +1,91 @@
-"""The commands of RaftNode to its shell, which executes them in order and reports what has become durable."""
+"""Messages between the replicas of the metadata log, as raft sees them; the shell translates them from and to Kafka's requests.
+
+A request carries a `token` by which the shell finds the connection to reply on. A response names its sender and repeats the epoch and,
+if known, the leader: whatever else it says, it tells the receiver of a newer epoch.
+"""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-from headrace.base.ids import NO_NODE, NodeId
+from headrace.base.errors import ErrorCode
+from headrace.base.ids import NodeId
+from headrace.raft.log_view import LogPoint
+from headrace.raft.voters import ReplicaKey
+
+NO_TOKEN = -1
 
 
-class ElectionState(Struct, frozen=True):
-    """The state that a voter must never lose: the contents of the quorum-state file."""
-
-    epoch: int = 0
-    leader: NodeId = NO_NODE
-    voted_for: NodeId = NO_NODE
-
-
-class PersistElection(Struct, frozen=True):
-    """Make the state durable, then call `election_persisted`. No vote counts BEFORE that, not even our own."""
-
-    state: ElectionState
-
-
-class BecomeLeader(Struct, frozen=True):
-    """Write the leader-change record of this epoch as the next record of the log, then call `proposed` for it."""
+class VoteRequest(Struct, frozen=True):
+    """Asks for a vote or, with `pre_vote`, whether one would be granted. A pre-vote names the sender's current epoch."""
 
     epoch: int
-    voters: tuple[NodeId, ...]
-    granted_by: tuple[NodeId, ...]
+    candidate: ReplicaKey
+    last: LogPoint
+    pre_vote: bool
+    voter: ReplicaKey | None = None  # whom the candidate believes to ask
+    token: int = NO_TOKEN
 
 
-class Persist(Struct, frozen=True):
-    """Make the log durable up to this end offset, then call `persisted`. The leader counts itself only AFTER that."""
-
-    end_offset: int
-
-
-class Committed(Struct, frozen=True):
-    """Everything below this offset is committed: a majority has it on disk."""
-
-    high_watermark: int
+class VoteResponse(Struct, frozen=True):
+    sender: NodeId
+    epoch: int
+    leader: NodeId
+    granted: bool
+    pre_vote: bool
+    error: ErrorCode = ErrorCode.NONE
 
 
-Effect = PersistElection | BecomeLeader | Persist | Committed
+class BeginQuorumEpochRequest(Struct, frozen=True):
+    """Tells a voter who leads the epoch."""
+
+    epoch: int
+    leader: NodeId
+    token: int = NO_TOKEN
+
+
+class EndQuorumEpochRequest(Struct, frozen=True):
+    """Tells a voter that the leader of the epoch resigns, and which voters should campaign first."""
+
+    epoch: int
+    leader: NodeId
+    successors: tuple[NodeId, ...]
+    token: int = NO_TOKEN
+
+
+class EpochResponse(Struct, frozen=True):
+    """The response to BeginQuorumEpoch and EndQuorumEpoch."""
+
+    sender: NodeId
+    epoch: int
+    leader: NodeId
+    error: ErrorCode = ErrorCode.NONE
+
+
+class FetchRequest(Struct, frozen=True):
+    """Asks for records from `offset` on. All before it is on the replica's disk."""
+
+    replica: ReplicaKey
+    epoch: int
+    offset: int
+    last_fetched_epoch: int
+    token: int = NO_TOKEN
+
+
+class FetchResponse(Struct, frozen=True):
+    """The response to a fetch: records, or why there are none. `offset` repeats the request's."""
+
+    sender: NodeId
+    epoch: int
+    leader: NodeId
+    offset: int = 0
+    high_watermark: int = -1  # -1: unknown to the leader
+    diverging: LogPoint | None = None
+    snapshot: LogPoint | None = None
+    records: bytes | None = None
+    error: ErrorCode = ErrorCode.NONE
+
+
+Request = VoteRequest | BeginQuorumEpochRequest | EndQuorumEpochRequest | FetchRequest
+Response = VoteResponse | EpochResponse | FetchResponse
+Message = Request | Response

@@ -1,104 +1,264 @@
-"""One voter: epochs, roles and the commit rule.
+"""One replica of the metadata log: elections, replication and changes of the voters, without I/O.
 
-    unattached --campaign--> candidate --majority granted--> leader --resign--> resigned
-
-A leader commits what a majority of voters has on disk, but only once that includes a record of the leader's epoch: an older
-record can be on a majority and still be overwritten (Raft, section 5.4.2). The log itself belongs to the shell; the node
-knows only where it ends and how far it is durable.
+The shell passes in messages (`step`), time (`tick`) and what has become durable (`election_persisted`, `persisted`), and executes the
+effects that each call returns, in order. Nothing counts before it is durable: neither a vote, nor the leader's own records, nor a
+follower's fetch offset. The log itself belongs to the shell; the node only reads where it ends.
 """
 
 from __future__ import annotations
 
-from enum import Enum
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.raft.effects import (
+    AppendFetched,
+    AppendVoters,
+    Committed,
+    Effect,
+    FetchSnapshot,
+    Persist,
+    Rejected,
+    Reply,
+    Send,
+    Truncate,
+)
+from headrace.raft.election_node import ElectionNode
+from headrace.raft.follower import FollowerState
+from headrace.raft.leader import LeaderState
+from headrace.raft.log_view import Divergence, LogPoint, NeedsSnapshot, compare_with_leader, truncation_offset
+from headrace.raft.membership import DYNAMIC_KRAFT_VERSION, set_updating, set_with, set_without
+from headrace.raft.messages import (
+    BeginQuorumEpochRequest,
+    EndQuorumEpochRequest,
+    FetchRequest,
+    FetchResponse,
+    Message,
+    VoteRequest,
+    VoteResponse,
+)
+from headrace.raft.voters import ReplicaKey, Voter, VoterSet
 
-from msgspec.structs import replace
 
-from headrace.base.ids import NodeId
-from headrace.raft.messages import BecomeLeader, Committed, Effect, ElectionState, Persist, PersistElection
-from headrace.raft.voters import Voters
+class RaftNode(ElectionNode):
+    """A voter or an observer. Its constructor takes the voter sets of the log and the durable election state."""
 
+    def step(self, message: Message, now_ms: int) -> list[Effect]:
+        match message:
+            case VoteRequest():
+                return self._on_vote(message, now_ms)
+            case BeginQuorumEpochRequest():
+                return self._on_begin(message, now_ms)
+            case EndQuorumEpochRequest():
+                return self._on_end(message, now_ms)
+            case FetchRequest():
+                return self._on_fetch(message, now_ms)
+        effects = self._learn_epoch(message.epoch, message.leader, now_ms)
+        match message:
+            case VoteResponse() if message.epoch == self.epoch:
+                effects += self._on_vote_response(message, now_ms)
+            case FetchResponse() if message.epoch == self.epoch:
+                effects += self._on_fetch_response(message, now_ms)
+        return effects
 
-class Role(Enum):
-    UNATTACHED = "unattached"
-    CANDIDATE = "candidate"
-    LEADER = "leader"
-    RESIGNED = "resigned"
+    # --- replication: the leader's side
 
+    def _on_fetch(self, request: FetchRequest, now_ms: int) -> list[Effect]:
+        """Reply to a fetch; the shell adds the records, and may hold back an empty response for a while."""
+        if request.epoch < self.epoch:
+            return [self._fetch_reply(request, error=ErrorCode.FENCED_LEADER_EPOCH)]
+        if request.epoch > self.epoch:
+            return [self._fetch_reply(request, error=ErrorCode.UNKNOWN_LEADER_EPOCH)]
+        if self.leading is None:
+            return [self._fetch_reply(request, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)]
+        if request.replica.id == self.key.id or request.offset < 0 or request.last_fetched_epoch < 0:
+            return [self._fetch_reply(request, error=ErrorCode.INVALID_REQUEST)]
+        found = compare_with_leader(self._log, request.offset, request.last_fetched_epoch)
+        if found is not None:
+            self.leading.contacted(request.replica, now_ms)
+            diverging = found.point if isinstance(found, Divergence) else None
+            snapshot = found.point if isinstance(found, NeedsSnapshot) else None
+            return [self._fetch_reply(request, diverging=diverging, snapshot=snapshot)]
+        self.leading.fetched(request.replica, request.offset, self._log.end_offset, now_ms)
+        effects = self._advance(now_ms)
+        return [*effects, self._fetch_reply(request)]
 
-TRANSITIONS: dict[Role, frozenset[Role]] = {
-    Role.UNATTACHED: frozenset({Role.CANDIDATE, Role.RESIGNED}),
-    Role.CANDIDATE: frozenset({Role.CANDIDATE, Role.LEADER, Role.UNATTACHED, Role.RESIGNED}),
-    Role.LEADER: frozenset({Role.RESIGNED, Role.UNATTACHED}),
-    Role.RESIGNED: frozenset(),
-}
-
-
-class RaftNode:
-    def __init__(self, node_id: NodeId, voters: Voters, state: ElectionState, log_end: int) -> None:
-        self.node_id = node_id
-        self.voters = voters
-        self.state = state
-        self.role = Role.UNATTACHED
-        self.log_end = log_end
-        self.high_watermark = 0
-        self._epoch_start = -1  # first offset of this leader's epoch
-        self._durable: dict[NodeId, int] = {}  # last known end offset on disk of each voter
-        self._granted: set[NodeId] = set()
-
-    @property
-    def epoch(self) -> int:
-        return self.state.epoch
-
-    def campaign(self) -> list[Effect]:
-        self._become(Role.CANDIDATE)
-        self._granted = set()
-        self.state = ElectionState(self.state.epoch + 1, voted_for=self.node_id)
-        return [PersistElection(self.state)]
-
-    def election_persisted(self, state: ElectionState) -> list[Effect]:
-        if state != self.state or self.role is not Role.CANDIDATE:
-            return []  # an older campaign, superseded while it was being written
-        return self.vote_granted(self.node_id, state.epoch)
-
-    def vote_granted(self, voter: NodeId, epoch: int) -> list[Effect]:
-        if self.role is not Role.CANDIDATE or epoch != self.epoch or voter not in self.voters:
-            return []
-        self._granted.add(voter)
-        if len(self._granted) < self.voters.majority:
-            return []
-        self._become(Role.LEADER)
-        self.state = replace(self.state, leader=self.node_id)
-        self._epoch_start = self.log_end
-        self._durable = {}
-        return [BecomeLeader(self.epoch, tuple(sorted(self.voters.ids)), tuple(sorted(self._granted)))]
-
-    def proposed(self, end_offset: int) -> list[Effect]:
-        """Note that the leader's log now ends here; it does not count towards a commit until it is on disk."""
-        assert self.role is Role.LEADER, f"only a leader proposes, this node is {self.role.value}"
-        assert end_offset > self.log_end, f"log end {self.log_end} cannot become {end_offset}"
-        self.log_end = end_offset
-        return [Persist(end_offset)]
-
-    def persisted(self, end_offset: int) -> list[Effect]:
-        return self.voter_persisted(self.node_id, end_offset)
-
-    def voter_persisted(self, voter: NodeId, end_offset: int) -> list[Effect]:
-        """Note that a voter has the log on disk up to here; for other voters, that is their fetch offset."""
-        if self.role is not Role.LEADER or voter not in self.voters:
-            return []
-        assert end_offset <= self.log_end, (
-            f"voter {voter} reports end offset {end_offset}, beyond the log end {self.log_end}"
+    def _fetch_reply(
+        self,
+        request: FetchRequest,
+        *,
+        error: ErrorCode = ErrorCode.NONE,
+        diverging: LogPoint | None = None,
+        snapshot: LogPoint | None = None,
+    ) -> Reply:
+        return Reply(
+            request.token,
+            FetchResponse(
+                self.key.id,
+                self.epoch,
+                self.leader,
+                request.offset,
+                self.high_watermark,
+                diverging=diverging,
+                snapshot=snapshot,
+                error=error,
+            ),
         )
-        self._durable[voter] = max(end_offset, self._durable.get(voter, 0))
-        persisted_end = self.voters.persisted_by_majority(self._durable)
-        if persisted_end <= self._epoch_start or persisted_end <= self.high_watermark:
+
+    def proposed(self, end_offset: int, voters: VoterSet | None = None) -> list[Effect]:
+        """Note that the leader's log now ends here, with a VotersRecord as its last record if `voters` is given."""
+        assert self.leading is not None, f"only a leader proposes, this node is {self.role.value}"
+        if voters is not None:
+            self.history.append(end_offset - 1, voters)
+        return [Persist(end_offset, self._generation)]
+
+    def persisted(self, end_offset: int, generation: int, now_ms: int) -> list[Effect]:
+        """Note that the log is on disk up to here."""
+        if generation != self._generation:
+            return []  # of a log that has been truncated since
+        assert end_offset <= self._log.end_offset, f"{end_offset} is past the end {self._log.end_offset}"
+        self._durable = max(self._durable, end_offset)
+        if self.leading is not None:
+            self.leading.persisted(self._durable)
+            return self._advance(now_ms)
+        if self._following is not None:
+            return [*self._follow_high_watermark(), *self._fetch(now_ms)]
+        return []
+
+    def _advance(self, now_ms: int) -> list[Effect]:
+        assert self.leading is not None
+        committed = self.leading.committed(self.voters)
+        if committed <= self.high_watermark:
             return []
-        self.high_watermark = persisted_end
-        return [Committed(persisted_end)]
+        self.high_watermark = committed
+        effects: list[Effect] = [Committed(committed)]
+        if self.history.last_offset < committed and not self.is_voter:
+            effects += self.resign(now_ms)  # it has committed its own removal
+        return effects
 
-    def resign(self) -> None:
-        self._become(Role.RESIGNED)
+    # --- replication: the follower's side
 
-    def _become(self, role: Role) -> None:
-        assert role in TRANSITIONS[self.role], f"{self.role.value} cannot become {role.value}"
-        self.role = role
+    def _fetch_request(self) -> FetchRequest:
+        return FetchRequest(self.key, self.epoch, self._log.end_offset, self._log.last_epoch)
+
+    def _fetch(self, now_ms: int) -> list[Effect]:
+        """Fetch from the leader, if everything that was fetched is durable and no other fetch is under way."""
+        following = self._following
+        if following is None or following.fetch_sent_ms is not None or following.snapshot is not None:
+            return []
+        if self._durable < self._log.end_offset:
+            return []
+        following.fetch_sent_ms = now_ms
+        return [Send(following.leader, self._fetch_request())]
+
+    def _on_fetch_response(self, response: FetchResponse, now_ms: int) -> list[Effect]:
+        following = self._following
+        if following is None or response.sender != following.leader or response.offset != self._log.end_offset:
+            return []
+        following.fetch_sent_ms = None
+        if response.error is not ErrorCode.NONE:
+            return []  # `tick` fetches again
+        following.deadline_ms = now_ms + self._timeouts.fetch_ms
+        following.has_fetched = True
+        if response.diverging is not None:
+            return self._truncate(response.diverging, now_ms)
+        if response.snapshot is not None:
+            return self._start_snapshot(response.snapshot, following)
+        following.leader_high_watermark = max(following.leader_high_watermark, response.high_watermark)
+        effects = self._follow_high_watermark()
+        if response.records:
+            return [*effects, AppendFetched(response.records)]
+        return [*effects, *self._fetch(now_ms)]
+
+    def _truncate(self, diverging: LogPoint, now_ms: int) -> list[Effect]:
+        offset = truncation_offset(self._log, diverging)
+        if offset < self.high_watermark:
+            return [
+                Rejected(
+                    f"the leader's log diverges at offset {offset}, below the high watermark {self.high_watermark}: "
+                    "committed records would be lost"
+                )
+            ]
+        self._generation += 1
+        self._durable = min(self._durable, offset)
+        self.history.truncate(offset)
+        return [Truncate(offset), Persist(offset, self._generation)]
+
+    def _start_snapshot(self, snapshot: LogPoint, following: FollowerState) -> list[Effect]:
+        if snapshot.offset < self.high_watermark:
+            return [Rejected(f"the leader's snapshot ends at {snapshot.offset}, before the high watermark")]
+        following.snapshot = snapshot
+        return [FetchSnapshot(following.leader, snapshot)]
+
+    def is_installing(self, snapshot: LogPoint) -> bool:
+        """Return whether the log may still be replaced by this snapshot; the shell checks it right before it does so."""
+        return self._following is not None and self._following.snapshot == snapshot
+
+    def snapshot_progressed(self, now_ms: int) -> None:
+        """Note that the leader has sent a part of the snapshot: it is alive."""
+        if self._following is not None:
+            self._following.deadline_ms = now_ms + self._timeouts.fetch_ms
+
+    def snapshot_failed(self, now_ms: int) -> list[Effect]:
+        """Note that the snapshot could not be fetched; the next fetch shows what to do."""
+        if self._following is not None:
+            self._following.snapshot = None
+        return self._fetch(now_ms)
+
+    def snapshot_installed(self, snapshot: LogPoint, voters: VoterSet | None, now_ms: int) -> list[Effect]:
+        """Note that the log has been replaced by a snapshot, durably; `voters` is the set that it holds."""
+        assert self.is_installing(snapshot), "the log was replaced by a snapshot that is no longer needed"
+        self._generation += 1
+        self._durable = self._log.end_offset
+        self.history.reset(snapshot.offset - 1, voters)
+        if self._following is not None:
+            self._following.snapshot = None
+        effects: list[Effect] = []
+        if snapshot.offset > self.high_watermark:
+            self.high_watermark = snapshot.offset
+            effects.append(Committed(snapshot.offset))
+        return effects + self._fetch(now_ms)
+
+    def voters_appended(self, offset: int, voters: VoterSet) -> None:
+        """Note a VotersRecord among the fetched records; it applies at once."""
+        self.history.append(offset, voters)
+
+    def appended(self) -> list[Effect]:
+        """Note that fetched records were appended; they are fetched past only once they are durable."""
+        return [Persist(self._log.end_offset, self._generation)]
+
+    def _follow_high_watermark(self) -> list[Effect]:
+        assert self._following is not None
+        known = min(self._following.leader_high_watermark, self._durable)
+        if known <= self.high_watermark:
+            return []
+        self.high_watermark = known
+        return [Committed(known)]
+
+    # --- membership
+
+    def add_voter(self, voter: Voter, now_ms: int) -> list[Effect]:
+        """Add a replica that is caught up to the voters. Raise KafkaError if that cannot be done now."""
+        leading = self._check_change()
+        voters = set_with(self.voters, voter)
+        if not leading.is_caught_up(voter.key, now_ms):
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"node {voter.key.id} has not caught up with the leader")
+        return [AppendVoters(voters)]
+
+    def remove_voter(self, key: ReplicaKey) -> list[Effect]:
+        self._check_change()
+        return [AppendVoters(set_without(self.voters, key))]
+
+    def update_voter(self, voter: Voter) -> list[Effect]:
+        self._check_change()
+        return [AppendVoters(set_updating(self.voters, voter))]
+
+    def _check_change(self) -> LeaderState:
+        if self.leading is None:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this node does not lead the quorum")
+        if self.kraft_version < DYNAMIC_KRAFT_VERSION:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION, "kraft.version 0 has the voters of controller.quorum.voters"
+            )
+        if self.leading.committed(self.voters) < 0:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the leader has not committed a record of its epoch yet")
+        if self.history.last_offset >= self.high_watermark:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "another change of the voters is not committed yet")
+        return self.leading

@@ -95,7 +95,7 @@ class QuorumApi:
             last_stable_offset=high_watermark,
             log_start_offset=self._driver.log.log.log_start,
             current_leader=FetchResponse.LeaderIdAndEpoch(
-                leader_id=self._driver.raft.node_id, leader_epoch=self._driver.raft.epoch
+                leader_id=self._driver.raft.key.id, leader_epoch=self._driver.raft.epoch
             ),
             aborted_transactions=None,
             records=b"",
@@ -198,7 +198,7 @@ class QuorumApi:
                 end_offset=requested.snapshot_id.end_offset, epoch=requested.snapshot_id.epoch
             ),
             current_leader=FetchSnapshotResponse.LeaderIdAndEpoch(
-                leader_id=self._driver.raft.node_id, leader_epoch=self._driver.raft.epoch
+                leader_id=self._driver.raft.key.id, leader_epoch=self._driver.raft.epoch
             ),
             position=requested.position,
         )
@@ -252,7 +252,7 @@ class QuorumApi:
             listener = DescribeQuorumResponse.Listener
             response.nodes = [
                 DescribeQuorumResponse.Node(
-                    node_id=self._driver.raft.node_id,
+                    node_id=self._driver.raft.key.id,
                     listeners=[
                         listener(name=name, host=host, port=port) for name, (host, port) in self._endpoints().items()
                     ],
@@ -266,10 +266,10 @@ class QuorumApi:
             data.error_code, data.error_message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _UNKNOWN
             return data
         now_ms, raft = self._clock.now_ms(), self._driver.raft
-        data.leader_id, data.leader_epoch, data.high_watermark = raft.node_id, raft.epoch, raft.high_watermark
+        data.leader_id, data.leader_epoch, data.high_watermark = raft.key.id, raft.epoch, raft.high_watermark
         data.current_voters = [
             ReplicaState(
-                replica_id=raft.node_id,
+                replica_id=raft.key.id,
                 replica_directory_id=self._directory_id() if directories else ZERO_UUID,
                 log_end_offset=self._driver.log.end_offset,
                 last_fetch_timestamp=now_ms,
