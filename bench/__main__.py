@@ -13,10 +13,10 @@ from rich.console import Console
 from testkit.spark_connector import VERSION as CONNECTOR_VERSION
 
 from bench import machine
-from bench.guests import CONFLUENT, CONNECTOR, CONNECTOR_AT_KAFKA
 from bench.line import Line, Options
 from bench.lines import all_lines, chapters
 from bench.load import generator_name
+from bench.measured_clients import CONFLUENT, CONNECTOR, CONNECTOR_AT_KAFKA
 from bench.memory import hold_memory
 from bench.native import ROOT, WORK
 from bench.plot import draw
@@ -91,7 +91,7 @@ def main(words: Sequence[str]) -> int:
         "maximum bytes per round": f"{options.bytes_max / 1e9:.1f} GB",
         "load generator": generator_name(),
         **_tls(results),
-        **_guests(lines, options),
+        **_measured_clients(lines, options),
     }
     command = " ".join(["python -m bench", *words])
     run = Run(started, command, machine.facts(WORK), settings, results, make_rows(lines, results))
@@ -118,7 +118,7 @@ def _tls(results: Results) -> dict[str, str]:
     return {"TLS": " and ".join(sorted(spoken))} if spoken else {}
 
 
-def _guests(lines: Sequence[Line], options: Options) -> dict[str, str]:
+def _measured_clients(lines: Sequence[Line], options: Options) -> dict[str, str]:
     """Return package versions and record counts for lines that compare clients rather than servers."""
     packages = {
         CONFLUENT: ("confluent-kafka",),

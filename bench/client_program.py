@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from random import Random
 from typing import Any
 
 from bench.frames import SEED, random_values
@@ -69,7 +69,7 @@ class Meter:
 
 def values_of(work: Work) -> list[bytes]:
     count = min(ROWS, work.records)
-    return random_values(random.Random(SEED), count, work.value_bytes, Codec[work.codec.upper()])
+    return random_values(Random(SEED), count, work.value_bytes, Codec[work.codec.upper()])
 
 
 class Reading:

@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from bench.client_program import Done, Work
 from bench.contestants import HEADRACE, KAFKA, Broker, Contestant
 from bench.data_sets import PARTITIONS, SMALL, SMALL_ZSTD, DataSet, Shelf, end_of
-from bench.guests import CONFLUENT, Guest, server_named, server_suffix
 from bench.line import Figure, Line, Measured, Options
+from bench.measured_clients import CONFLUENT, MeasuredClient, server_named, server_suffix
 from bench.native import ROOT
 from bench.wire import BenchFailed, CannotRun
 from headrace.testing.processes import LOOPBACK
@@ -40,40 +40,40 @@ class ClientWork:
     alone: bool = False
     warm_rounds: int = 1
 
-    def guests(self, servers: Mapping[str, Broker]) -> list[Contestant]:
+    def measured_clients(self, servers: Mapping[str, Broker]) -> list[Contestant]:
         for name, package in ((HEADRACE, "pyarrow"), (CONFLUENT, "confluent_kafka")):
             if find_spec(package) is None:
                 raise CannotRun(f"{name}: {package} is not installed")
-        return [Guest(name, server_named(servers, self.server)) for name in _PROGRAMS]
+        return [MeasuredClient(name, server_named(servers, self.server)) for name in _PROGRAMS]
 
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
-        assert isinstance(contestant, Guest)
+        assert isinstance(contestant, MeasuredClient)
         if self.doing == "produce":
             return self._produce(contestant, topic, options)
         records = self.data.whole(options.records)
         filled = self.shelf.topic(contestant.server, self.data, records)
         return _measured(self._run(contestant, filled, records, options))
 
-    def _produce(self, guest: Guest, topic: str, options: Options) -> Measured:
+    def _produce(self, measured_client: MeasuredClient, topic: str, options: Options) -> Measured:
         self.shelf.clear()
         records = options.records
         if options.bytes_max:
             records = min(records, options.bytes_max // self.data.value_bytes // 2)  # the warm-up writes too
-        guest.open_topic(topic, PARTITIONS)
+        measured_client.open_topic(topic, PARTITIONS)
         try:
-            done = self._run(guest, topic, records, options)
-            found = end_of(guest.server, topic)
+            done = self._run(measured_client, topic, records, options)
+            found = end_of(measured_client.server, topic)
         finally:
-            guest.drop_topic(topic)
+            measured_client.drop_topic(topic)
         if found != done.all_rows:
-            raise BenchFailed(f"{guest.name} sent {done.all_rows} rows, of which {found} are there")
+            raise BenchFailed(f"{measured_client.name} sent {done.all_rows} rows, of which {found} are there")
         return _measured(done)
 
-    def _run(self, guest: Guest, topic: str, records: int, options: Options) -> Done:
+    def _run(self, measured_client: MeasuredClient, topic: str, records: int, options: Options) -> Done:
         work = Work(
-            client=_PROGRAMS[guest.name],
+            client=_PROGRAMS[measured_client.name],
             doing=self.doing,
-            bootstrap=f"{LOOPBACK}:{guest.port}",
+            bootstrap=f"{LOOPBACK}:{measured_client.port}",
             topic=topic,
             partitions=PARTITIONS,
             value_bytes=self.data.value_bytes,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 
 from bench.contestants import KAFKA, Broker, Contestant, Process
 from bench.frames import Batch, make_batch, produce_frame
@@ -18,7 +18,7 @@ from bench.produce import produce_load
 from bench.wire import BenchFailed, CannotRun, Wire, create_topic, wait_until_served
 from headrace.records.builder import BatchBuilder
 
-TOPIC, BESIDE = "compacted", "beside"
+TOPIC, OTHER_TOPIC = "compacted", "beside"
 SEED = 7
 BATCH_RECORDS = 500
 VALUE_BYTES = 100
@@ -26,7 +26,7 @@ KEYS_SHARE = 0.2  # share of distinct keys among the records: each key is writte
 FILL_S_MAX = 600.0
 CLEAN_S_MAX = 600.0
 ALONE_S = 3.0
-BESIDE_S_MAX = 60.0
+CONCURRENT_S_MAX = 60.0
 AHEAD_MS = 600_000
 DIRTY_RATIO = "min.cleanable.dirty.ratio"
 NEVER, NOW = "1.0", "0.0"
@@ -67,20 +67,20 @@ def _compact(process: Process, options: Options) -> Measured:
     bootstrap = f"127.0.0.1:{process.port}"
     _configure(bootstrap, broker=True, values=BACKOFF)
     with Wire(process.port) as wire:
-        for topic in (TOPIC, BESIDE):
+        for topic in (TOPIC, OTHER_TOPIC):
             create_topic(wire, topic, 1)
             wait_until_served(wire, topic, 1)
     _configure(bootstrap, broker=False, values=CONFIGS)
     records = _fill(process, options.compaction_records)
     files = process.data_dir / f"{TOPIC}-0"
     size = sum(path.stat().st_size for path in files.glob("*.log"))
-    beside = produce_load(BESIDE, [make_batch(1, 100)], 1, 1)
-    alone = run_load(beside, process.port, process.pid, Span(min(ALONE_S, options.seconds), 0.1))
+    other_load = produce_load(OTHER_TOPIC, [make_batch(1, 100)], 1, 1)
+    alone = run_load(other_load, process.port, process.pid, Span(min(ALONE_S, options.seconds), 0.1))
     memory = rss_bytes(process.pid)
     began = time.monotonic()
     with ThreadPoolExecutor(1) as threads:
-        seconds = min(BESIDE_S_MAX, max(options.seconds, 1.0))
-        running = threads.submit(run_load, beside, process.port, process.pid, Span(seconds))
+        seconds = min(CONCURRENT_S_MAX, max(options.seconds, 1.0))
+        running = threads.submit(run_load, other_load, process.port, process.pid, Span(seconds))
         _configure(bootstrap, broker=False, values={DIRTY_RATIO: NOW})
         peak = _wait_until_clean(process, files.parent / CHECKPOINT, records - 1, memory)
         took = time.monotonic() - began
@@ -109,26 +109,26 @@ def _fill(process: Process, records: int) -> int:
 
     A last record with a timestamp far ahead closes the segment.
     """
-    chance = random.Random(SEED)
+    random = Random(SEED)
     keys = max(1, int(records * KEYS_SHARE))
     distinct = max(1, keys // BATCH_RECORDS)
-    batches = [_keyed(chance, keys, 0) for _ in range(distinct)]
+    batches = [_keyed(random, keys, 0) for _ in range(distinct)]
     load = produce_load(TOPIC, batches[:1], 1, IN_FLIGHT)
     load = replace(load, frames=[[produce_frame(TOPIC, 0, batch) for batch in batches]])
     requests = max(1, records // BATCH_RECORDS)
     outcome = run_load(load, process.port, process.pid, Span(FILL_S_MAX, 0.0, requests * load.payload_bytes))
-    last = _keyed(chance, keys, AHEAD_MS, records=1)
+    last = _keyed(random, keys, AHEAD_MS, records=1)
     once = run_load(produce_load(TOPIC, [last], 1, 1), process.port, process.pid, Span(FILL_S_MAX, 0.0, last.size))
     if outcome.errors or once.errors:
         raise BenchFailed(f"filling {TOPIC} met error {outcome.first_error or once.first_error}")
     return outcome.all_responses * BATCH_RECORDS + once.all_responses
 
 
-def _keyed(chance: random.Random, keys: int, ahead_ms: int, records: int = BATCH_RECORDS) -> Batch:
+def _keyed(random: Random, keys: int, ahead_ms: int, records: int = BATCH_RECORDS) -> Batch:
     builder = BatchBuilder()
     timestamp = int(time.time() * 1000) + ahead_ms
     for _ in range(records):
-        builder.append(timestamp, b"key-%08d" % chance.randrange(keys), chance.randbytes(VALUE_BYTES))
+        builder.append(timestamp, b"key-%08d" % random.randrange(keys), random.randbytes(VALUE_BYTES))
     return Batch(bytes(builder.build()), records, builder.size)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import random
 import string
 import time
 from dataclasses import dataclass
 from functools import cache
+from random import Random
 
 from headrace.client.wire.frames import encode_request
 from headrace.protocol.compiler import codec
@@ -51,10 +51,10 @@ def make_batch(
     *,
     transactional: bool = False,
 ) -> Batch:
-    chance = random.Random(SEED)
+    random = Random(SEED)
     builder = BatchBuilder()
     timestamp = int(time.time() * 1000)
-    for value in random_values(chance, records, value_bytes, codec):
+    for value in random_values(random, records, value_bytes, codec):
         builder.append(timestamp, None, value)
     sequence = NO_SEQUENCE if producer_id == NO_PRODUCER_ID else 0
     plain_size = builder.size
@@ -69,21 +69,21 @@ def make_batch(
     return Batch(bytes(data), records, plain_size)
 
 
-def random_values(chance: random.Random, count: int, size: int, codec: Codec) -> list[bytes]:
+def random_values(random: Random, count: int, size: int, codec: Codec) -> list[bytes]:
     """Return random bytes, so that no contestant gains from similar values, or random words if they are compressed."""
     if codec == Codec.NONE:
-        return [chance.randbytes(size) for _ in range(count)]
-    words = _words(chance)
-    return [_text(chance, words, size) for _ in range(count)]
+        return [random.randbytes(size) for _ in range(count)]
+    words = _words(random)
+    return [_text(random, words, size) for _ in range(count)]
 
 
-def _words(chance: random.Random) -> list[bytes]:
+def _words(random: Random) -> list[bytes]:
     letters = string.ascii_lowercase.encode()
-    return [bytes(chance.choices(letters, k=chance.randint(*WORD_LETTERS))) for _ in range(WORDS)]
+    return [bytes(random.choices(letters, k=random.randint(*WORD_LETTERS))) for _ in range(WORDS)]
 
 
-def _text(chance: random.Random, words: list[bytes], size: int) -> bytes:
-    return b" ".join(chance.choices(words, k=size // WORD_LETTERS[0] + 1))[:size]  # enough even if all words are short
+def _text(random: Random, words: list[bytes], size: int) -> bytes:
+    return b" ".join(random.choices(words, k=size // WORD_LETTERS[0] + 1))[:size]  # enough even if all words are short
 
 
 def records_that_fit(batch_bytes: int, value_bytes: int) -> int:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.contestants import HEADRACE, Broker, Contestant
-from bench.guests import Guest, server_named
 from bench.line import Figure, Measured, Options
+from bench.measured_clients import MeasuredClient, server_named
 from bench.processes import rss_bytes
 from bench.spark import spark_missing
 from bench.topic_reader import TopicReader, reader_missing
@@ -166,11 +166,11 @@ class MainJobLine:
     alone: bool = True
     warm_rounds: int = 0
 
-    def guests(self, servers: Mapping[str, Broker]) -> list[Contestant]:
+    def measured_clients(self, servers: Mapping[str, Broker]) -> list[Contestant]:
         reason = spark_missing() or reader_missing()
         if reason is not None:
             raise CannotRun(reason)
-        return [Guest(HEADRACE, server_named(servers, HEADRACE))]
+        return [MeasuredClient(HEADRACE, server_named(servers, HEADRACE))]
 
 
 @dataclass(frozen=True)

@@ -157,8 +157,8 @@ def answering_shop_jobs(spark: SparkSession, data_format: str) -> Answering:
     queries = ShopQueries(spark, data_format)
     doing = {TO_THE_END: queries.to_the_end, START: queries.start, STOP: queries.stop}
 
-    def answer(asked: Mapping[str, Any]) -> Mapping[str, object]:
-        job = ShopJob(**asked)
+    def answer(request: Mapping[str, Any]) -> Mapping[str, object]:
+        job = ShopJob(**request)
         return doing[job.doing](job)
 
     return answer

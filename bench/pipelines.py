@@ -11,9 +11,9 @@ from pathlib import Path
 from testkit.spark_connector import connector_missing
 
 from bench.contestants import HEADRACE, KAFKA, Broker, Contestant
-from bench.guests import CONNECTOR_AT_KAFKA, Guest, server_named
 from bench.line import Figure, Line, Measured, Options
 from bench.main_job import FirstResult, MainJobMemory, MainJobRuns
+from bench.measured_clients import CONNECTOR_AT_KAFKA, MeasuredClient, server_named
 from bench.pipeline_latency import MS_PER_S, arrivals, latencies, order_times, percentile
 from bench.pipeline_program import START, STOP, TO_THE_END, ShopDone, ShopJob
 from bench.processes import cpu_seconds
@@ -52,12 +52,13 @@ class ShopEngines:
         }
         self.shelves = {name: ShopShelf() for name in self.drivers}
 
-    def guests(self, servers: Mapping[str, Broker]) -> list[Contestant]:
+    def measured_clients(self, servers: Mapping[str, Broker]) -> list[Contestant]:
         reason = spark_missing() or connector_missing() or reader_missing()
         if reason is not None:
             raise CannotRun(reason)
         return [
-            Guest(name, server_named(servers, self._servers[name]), driver) for name, driver in self.drivers.items()
+            MeasuredClient(name, server_named(servers, self._servers[name]), driver)
+            for name, driver in self.drivers.items()
         ]
 
 
@@ -70,8 +71,8 @@ class ShopLine:
     alone: bool = False
     warm_rounds: int = 1
 
-    def guests(self, servers: Mapping[str, Broker]) -> list[Contestant]:
-        return self.engines.guests(servers)
+    def measured_clients(self, servers: Mapping[str, Broker]) -> list[Contestant]:
+        return self.engines.measured_clients(servers)
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class PipelineRows(ShopLine):
 
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
         """Measure rows per second, where a row is an event of the shop no matter how many queries read it."""
-        assert isinstance(contestant, Guest)
+        assert isinstance(contestant, MeasuredClient)
         driver, server, events = self.engines.drivers[contestant.name], contestant.server, options.shop_events
         driver.start(options.work)
         self.engines.shelves[contestant.name].filled(server, events, options.work)
@@ -106,7 +107,7 @@ class PipelineLatency(ShopLine):
     figures: tuple[Figure, ...] = LATENCY_FIGURES
 
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
-        assert isinstance(contestant, Guest)
+        assert isinstance(contestant, MeasuredClient)
         driver, server, shelf = (
             self.engines.drivers[contestant.name],
             contestant.server,

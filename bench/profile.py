@@ -12,12 +12,12 @@ import asyncio
 import cProfile
 import os
 import pstats
-import random
 import shutil
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from random import Random
 
 from bench.certificate import make_certificate
 from bench.contestants import HEADRACE, TlsDoor
@@ -94,7 +94,7 @@ async def profile(path: str, seconds: float, directory: Path) -> tuple[float, ps
         "headrace.http.listener": "",
         **certificate.settings(),
     }
-    ports = Ports(DiskFiles(), SystemClock(), random.Random(), asyncio.get_running_loop())
+    ports = Ports(DiskFiles(), SystemClock(), Random(), asyncio.get_running_loop())
     node = await Node.start(make_settings(given, single_node=True), ports)
     try:
         run = await asyncio.to_thread(_prepare, all_lines()[PATHS[path]], InProcess(port, tls), seconds)

@@ -14,9 +14,9 @@ from bench import native
 from bench.certificate import make_certificate
 from bench.contestants import CEILING, HEADRACE, KAFKA, Broker, Ceiling, Contestant, spawn_headrace, spawn_kafka
 from bench.frames import make_batch
-from bench.guests import Guest
 from bench.line import Line, Measured, Options
 from bench.load import Span
+from bench.measured_clients import MeasuredClient
 from bench.produce import produce_load, run_through
 from bench.wire import BenchFailed, CannotRun
 from headrace.testing.processes import ProcessFailed
@@ -64,7 +64,7 @@ class Runner:
         self._rounds = rounds
         self._tell = tell
         self._warm_by_tls: set[int] = set()  # processes that are warmed up for TLS
-        self._guests: list[Contestant] = []
+        self._measured_clients: list[Contestant] = []
         self.results = Results()
 
     def run(self, lines: Sequence[Line]) -> Results:
@@ -93,7 +93,7 @@ class Runner:
         for number in range(line.warm_rounds + rounds):
             counts = number >= line.warm_rounds
             for contestant in taking_part:
-                server = contestant.server if isinstance(contestant, Guest) else contestant
+                server = contestant.server if isinstance(contestant, MeasuredClient) else contestant
                 if not line.alone and isinstance(server, Broker) and not server.is_running:
                     self._warm(server)
                 if getattr(line, "tls", False) and contestant.pid not in self._warm_by_tls:
@@ -110,11 +110,13 @@ class Runner:
                 self._tell(f"{line.name} {what} {contestant.name}: {figures} ({time.monotonic() - began:.1f} s)")
 
     def _contestants(self, line: Line) -> list[Contestant]:
-        if not hasattr(line, "guests"):
+        if not hasattr(line, "measured_clients"):
             return [one for one in self._taking_part if one.name in (HEADRACE, *line.against)]
-        guests: list[Contestant] = line.guests({one.name: one for one in self._taking_part if isinstance(one, Broker)})
-        self._guests += guests
-        return guests
+        measured_clients: list[Contestant] = line.measured_clients(
+            {one.name: one for one in self._taking_part if isinstance(one, Broker)}
+        )
+        self._measured_clients += measured_clients
+        return measured_clients
 
     def _warm(self, broker: Broker, *, tls: bool = False) -> None:
         """Send small and large requests before measuring: the JVM compiles hot code."""
@@ -127,6 +129,6 @@ class Runner:
             broker.drop_topic(topic)
 
     def _close_all(self) -> None:
-        for contestant in (*self._guests, *self._taking_part):
+        for contestant in (*self._measured_clients, *self._taking_part):
             contestant.close()
-        self._guests.clear()
+        self._measured_clients.clear()

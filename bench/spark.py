@@ -10,8 +10,8 @@ from testkit.spark_connector import connector_missing
 
 from bench.contestants import HEADRACE, KAFKA, Broker, Contestant
 from bench.data_sets import LARGE, LARGE_ZSTD, PARTITIONS, SMALL, SMALL_ZSTD, DataSet, Shelf, end_of
-from bench.guests import CONNECTOR, Guest, server_named, server_suffix
 from bench.line import Figure, Line, Measured, Options
+from bench.measured_clients import CONNECTOR, MeasuredClient, server_named, server_suffix
 from bench.spark_driver import SparkDriver
 from bench.spark_program import CONNECTOR_FORMAT, HEADRACE_FORMAT, Job, JobDone
 from bench.wire import BenchFailed, CannotRun
@@ -53,11 +53,11 @@ class Engines:
         self.shelf = Shelf()
         self.counted: set[tuple[str, int, str]] = set()  # topics whose records an engine has counted completely
 
-    def guests(self, server: Broker) -> list[Contestant]:
+    def measured_clients(self, server: Broker) -> list[Contestant]:
         reason = spark_missing() or connector_missing()
         if reason is not None:
             raise CannotRun(reason)
-        return [Guest(name, server, driver) for name, driver in self.drivers.items()]
+        return [MeasuredClient(name, server, driver) for name, driver in self.drivers.items()]
 
 
 def spark_missing() -> str | None:
@@ -80,11 +80,11 @@ class SparkJob:
     alone: bool = False
     warm_rounds: int = 1
 
-    def guests(self, servers: Mapping[str, Broker]) -> list[Contestant]:
-        return self.engines.guests(server_named(servers, self.server))
+    def measured_clients(self, servers: Mapping[str, Broker]) -> list[Contestant]:
+        return self.engines.measured_clients(server_named(servers, self.server))
 
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
-        assert isinstance(contestant, Guest)
+        assert isinstance(contestant, MeasuredClient)
         driver = self.engines.drivers[contestant.name]
         driver.start(options.work)
         job = self._job(contestant, topic, options)
@@ -111,12 +111,12 @@ class SparkJob:
         """Return the number of records for this size: 1 KB counts as ten times 100 bytes."""
         return options.records // (self.data.value_bytes // SMALL.value_bytes)
 
-    def _job(self, guest: Guest, target: str, options: Options) -> Job:
+    def _job(self, measured_client: MeasuredClient, target: str, options: Options) -> Job:
         records = self.records(options)
-        source = self.engines.shelf.topic(guest.server, self.data, records)
+        source = self.engines.shelf.topic(measured_client.server, self.data, records)
         return Job(
             name=self.kind.name,
-            bootstrap=f"{LOOPBACK}:{guest.port}",
+            bootstrap=f"{LOOPBACK}:{measured_client.port}",
             topic=source,
             records=records,
             batch_records=self.batch_records(options),
@@ -124,12 +124,12 @@ class SparkJob:
             codec=self.data.codec.name.lower(),
         )
 
-    def _count(self, guest: Guest, driver: SparkDriver, job: Job) -> None:
+    def _count(self, measured_client: MeasuredClient, driver: SparkDriver, job: Job) -> None:
         """Check once per engine and topic that it sees all records, which a noop sink cannot show."""
-        key = (guest.name, guest.pid, job.topic)
+        key = (measured_client.name, measured_client.pid, job.topic)
         if key not in self.engines.counted:
             counting = Job("count", job.bootstrap, job.topic, job.records, job.batch_records)
-            _check(guest.name, driver.run(counting), job)
+            _check(measured_client.name, driver.run(counting), job)
             self.engines.counted.add(key)
 
     def _run(self, driver: SparkDriver, job: Job) -> Measured:
@@ -157,11 +157,11 @@ class SparkStart:
     alone: bool = True
     warm_rounds: int = 1  # creates the class archive if there is none
 
-    def guests(self, servers: Mapping[str, Broker]) -> list[Contestant]:
+    def measured_clients(self, servers: Mapping[str, Broker]) -> list[Contestant]:
         reason = spark_missing()
         if reason is not None:
             raise CannotRun(reason)
-        return [Guest(HEADRACE, server_named(servers, HEADRACE))]
+        return [MeasuredClient(HEADRACE, server_named(servers, HEADRACE))]
 
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
         driver = SparkDriver(HEADRACE_FORMAT)

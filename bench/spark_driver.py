@@ -70,10 +70,10 @@ class SparkDriver:
 
         return JobDone(**self.ask(job.name, asdict(job)))
 
-    def ask(self, what: str, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    def ask(self, what: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """Send a request to the program and return the response. Raise BenchFailed with Spark's error if it fails."""
         assert self._process is not None and self._process.stdin is not None, "start comes first"
-        self._process.stdin.write(json.dumps(asked).encode() + b"\n")
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
         self._process.stdin.flush()
         said = self._answer(JOB_S_MAX)
         if "error" in said:

@@ -195,11 +195,15 @@ Answering = Callable[[Mapping[str, Any]], Mapping[str, object]]  # from a reques
 
 def answering_jobs(spark: SparkSession, name: str) -> Answering:
     engine = Engine(spark, name)
-    return lambda asked: asdict(engine.run(Job(**asked)))
+    return lambda request: asdict(engine.run(Job(**request)))
 
 
 def serve(
-    name: str, make: Callable[[SparkSession, str], Answering], asked: IO[str], answers: IO[str], conf: Mapping[str, str]
+    name: str,
+    make: Callable[[SparkSession, str], Answering],
+    request: IO[str],
+    answers: IO[str],
+    conf: Mapping[str, str],
 ) -> None:
     def answer(said: Mapping[str, object]) -> None:
         answers.write(json.dumps(said) + "\n")
@@ -208,7 +212,7 @@ def serve(
     spark = session(name, conf)
     answer({"count": spark.range(10).count()})  # the first result marks the end of the start
     answering = make(spark, name)
-    for line in asked:
+    for line in request:
         try:
             answer(answering(json.loads(line)))
         except Exception as error:

@@ -312,19 +312,19 @@ def _ends(calls: Sequence[Call]) -> Iterator[Anomaly]:
     ends: dict[tuple[Place, int], list[tuple[int, int]]] = {}  # (event number, lowest possible end), both ascending
     for call in calls:
         if call.is_ok and call.begun.operation == "send" and call["offset"] is not None:
-            told = ends.setdefault((call.place, call.era), [])
+            known_ends = ends.setdefault((call.place, call.era), [])
             end = call["offset"] + len(call["values"])
             assert call.ended is not None
-            told.append((call.ended.number, max(end, told[-1][1]) if told else end))
+            known_ends.append((call.ended.number, max(end, known_ends[-1][1]) if known_ends else end))
     for call in calls:
         refused = _failed(call) and call.begun.operation == "poll" and call["error"] == "OFFSET_OUT_OF_RANGE"
-        asked = call.is_ok and call.begun.operation == "latest"
-        if not refused and not asked:
+        is_lookup = call.is_ok and call.begun.operation == "latest"
+        if not refused and not is_lookup:
             continue
         at_least = max(
             (end for number, end in ends.get((call.place, call.era), []) if number < call.begun.number), default=0
         )
-        if asked and call["offset"] < at_least:
+        if is_lookup and call["offset"] < at_least:
             text = f"{_text(call.place)} was reported to end at {call['offset']}, {at_least} was acknowledged before"
             yield Anomaly("stale end", text)
         if refused and call["position"] is not None and call["position"] <= at_least:

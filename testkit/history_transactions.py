@@ -87,7 +87,7 @@ def check_transactions(history: History, committed: FinalRead) -> list[Anomaly]:
         for offset, value in call["records"]
     ]
     return [
-        *_told_twice(calls),
+        *_contradictory_ends(calls),
         *_sights(transactions, [*polled, *final]),
         *_doubled(final),
         *_lost_and_torn(transactions, {sight.value for sight in final}),
@@ -95,13 +95,13 @@ def check_transactions(history: History, committed: FinalRead) -> list[Anomaly]:
     ]
 
 
-def _told_twice(calls: Sequence[Call]) -> Iterator[Anomaly]:
+def _contradictory_ends(calls: Sequence[Call]) -> Iterator[Anomaly]:
     """Yield an anomaly for each transaction whose commit and abort were both acknowledged."""
-    told: dict[str, str] = {}
+    ends: dict[str, str] = {}
     for call in calls:
         if call.is_ok and call.begun.operation in (COMMIT, ABORT):
             name, operation = call["transaction"], call.begun.operation
-            if told.setdefault(name, operation) != operation:
+            if ends.setdefault(name, operation) != operation:
                 yield Anomaly("committed and aborted", f"{name}: both were acknowledged to {call.begun.process}")
 
 

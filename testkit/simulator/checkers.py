@@ -102,14 +102,14 @@ def _denied(history: History) -> Iterator[Anomaly]:
 
 def _nothing_there(history: History) -> Iterator[Anomaly]:
     """Yield an anomaly where no record was found below the log end, unless the power was lost in between."""
-    asked: dict[Any, int] = {}
+    power_losses_at_start: dict[Any, int] = {}
     power_losses = 0
     for event in history.events:
         if event.operation == POWER_LOSS:
             power_losses += 1
         elif event.operation == "latest" and event.kind is Kind.OK:
-            asked[event.process] = power_losses
-        elif event.operation == "nothing there" and asked.get(event.value["reader"]) == power_losses:
+            power_losses_at_start[event.process] = power_losses
+        elif event.operation == "nothing there" and power_losses_at_start.get(event.value["reader"]) == power_losses:
             yield Anomaly("nothing there", str(event.value))
 
 

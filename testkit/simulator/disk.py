@@ -144,10 +144,10 @@ class SimulatedFile:
     def append(self, data: Buffer) -> int:
         contents = self._use("append", len(data))
         position = self._size
-        room = self._files.room()
-        if room is not None and len(data) > room:
-            if room > 0:
-                raise ShortWrite(errno.ENOSPC, f"{room} of {len(data)} bytes written", self.path)
+        space_left = self._files.space_left()
+        if space_left is not None and len(data) > space_left:
+            if space_left > 0:
+                raise ShortWrite(errno.ENOSPC, f"{space_left} of {len(data)} bytes written", self.path)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
         contents.write(position, data)
         contents.modified_ms = self._files.now_ms()
@@ -260,7 +260,7 @@ class SimulatedFiles:
             if error is not None:
                 raise error
 
-    def room(self) -> int | None:
+    def space_left(self) -> int | None:
         return None if self.capacity is None else max(0, self.capacity - self.used())
 
     def is_uncached(self) -> bool:

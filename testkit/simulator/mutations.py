@@ -154,8 +154,8 @@ def lose_a_marker() -> Iterator[None]:
     async def ask_others(
         self: MarkerSender, leader: int, markers: Markers, epoch: int, partitions: list[TopicPartition]
     ) -> set[TopicPartition]:
-        told = [one for one in partitions if len(markers.partitions) == 1 or one != markers.partitions[-1]]
-        return await ask(self, leader, markers, epoch, told) if told else set()
+        partitions_sent = [one for one in partitions if len(markers.partitions) == 1 or one != markers.partitions[-1]]
+        return await ask(self, leader, markers, epoch, partitions_sent) if partitions_sent else set()
 
     with _replaced(MarkerSender, "_send_to_leader", ask_others):
         yield

@@ -51,7 +51,7 @@ class SimulatedTransport(asyncio.Transport):
         self._is_cut = False  # bytes towards this end were lost: no later ones may arrive
         self._reading = True
         self._eof_arrived = False
-        self._eof_told = False
+        self._eof_delivered = False
         self._writing_paused = False
         self._closing = False
         self._lost = False
@@ -132,10 +132,10 @@ class SimulatedTransport(asyncio.Transport):
         """Send as many unsent bytes as fit into the window."""
         peer = self.peer
         while self._unsent:
-            room = WINDOW_BYTES - peer._under_way_bytes - len(peer._received)
-            if room <= 0:
+            space = WINDOW_BYTES - peer._under_way_bytes - len(peer._received)
+            if space <= 0:
                 break
-            size = self._wire.piece(min(room, len(self._unsent)))
+            size = self._wire.piece(min(space, len(self._unsent)))
             piece = bytes(memoryview(self._unsent)[:size])
             del self._unsent[:size]
             if peer._is_cut:
@@ -164,8 +164,8 @@ class SimulatedTransport(asyncio.Transport):
             protocol.resume_writing()
 
     def _finish(self) -> None:
-        if not self._eof_told and not self._lost:
-            self._eof_told = True
+        if not self._eof_delivered and not self._lost:
+            self._eof_delivered = True
             self.peer._arrives(self.peer._arrive_eof)
             self._loop.call_soon(self._lose, None, context=self._context)
 

@@ -169,13 +169,13 @@ def test_an_abort_leaves_the_committed_group_offset_unchanged(admin: Admin, topi
     group = f"{topic}-group"
 
     def commit_offset(offset: int) -> None:
-        asked = AddOffsetsToTxnRequest(
+        add_offsets = AddOffsetsToTxnRequest(
             transactional_id=producer.name,
             producer_id=producer.id,
             producer_epoch=producer.epoch,
             group_id=group,
         )
-        assert admin.send_request(asked).error_code == NONE
+        assert admin.send_request(add_offsets).error_code == NONE
         place = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
         request = TxnOffsetCommitRequest(
             transactional_id=producer.name,
@@ -189,9 +189,9 @@ def test_an_abort_leaves_the_committed_group_offset_unchanged(admin: Admin, topi
     def committed() -> int:
         """Return the committed offset once no commit is pending."""
         wanted = OffsetFetchRequest.OffsetFetchRequestTopics(name=topic, partition_indexes=[0])
-        asked = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=[wanted])
+        add_offsets = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=[wanted])
         while True:
-            answer = admin.send_request(OffsetFetchRequest(groups=[asked], require_stable=True), 9)
+            answer = admin.send_request(OffsetFetchRequest(groups=[add_offsets], require_stable=True), 9)
             (found,) = answer.groups[0].topics[0].partitions
             if found.error_code != ErrorCode.UNSTABLE_OFFSET_COMMIT:
                 return found.committed_offset

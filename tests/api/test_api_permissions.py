@@ -167,7 +167,7 @@ def test_full_topic_group_and_transaction_permissions_do_not_grant_cluster_actio
             "SASL_PLAINTEXT": node.node.broker.dispatcher._services,
             "CONTROLLER": node.node.controller.dispatcher._services,
         }
-        asked: set[tuple[str, ApiKey]] = set()
+        requested: set[tuple[str, ApiKey]] = set()
 
         async def run() -> None:
             for listener, table in tables.items():
@@ -177,7 +177,7 @@ def test_full_topic_group_and_transaction_permissions_do_not_grant_cluster_actio
                     if key is ApiKey.ADD_PARTITIONS_TO_TXN or service.need.operation is Operation.CLUSTER_ACTION:
                         version = service.versions[1]
                         await check_refusal(connection, key, version, METADATA_TOPIC_ID, controller=False)
-                        asked.add((listener, key))
+                        requested.add((listener, key))
                 await connection.close()
             topic_id = node.node.broker.image.topics[TOPIC].id
             connection = await Connection.connect(LOOPBACK, node.port, security=login("alice"))
@@ -193,4 +193,4 @@ def test_full_topic_group_and_transaction_permissions_do_not_grant_cluster_actio
             ApiKey.ALLOCATE_PRODUCER_IDS, ApiKey.ASSIGN_REPLICAS_TO_DIRS,
         }  # fmt: skip
         brokers = {ApiKey.WRITE_TXN_MARKERS, ApiKey.ADD_PARTITIONS_TO_TXN}
-        assert asked == {("CONTROLLER", key) for key in controllers} | {("SASL_PLAINTEXT", key) for key in brokers}
+        assert requested == {("CONTROLLER", key) for key in controllers} | {("SASL_PLAINTEXT", key) for key in brokers}

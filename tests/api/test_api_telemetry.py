@@ -99,22 +99,28 @@ async def push(
     connection: Connection, data: bytes, codec: Codec | int = Codec.NONE, **fields: Any
 ) -> tuple[ErrorCode, GetTelemetrySubscriptionsResponse]:
     """Subscribe as a new client, then push; return the error of the push and the subscription response."""
-    asked = await connection.request(GetTelemetrySubscriptionsRequest(client_instance_id=Uuid(uuid.uuid4().bytes)))
-    assert asked.error_code == 0
-    given = {"client_instance_id": asked.client_instance_id, "subscription_id": asked.subscription_id, **fields}
+    subscription = await connection.request(
+        GetTelemetrySubscriptionsRequest(client_instance_id=Uuid(uuid.uuid4().bytes))
+    )
+    assert subscription.error_code == 0
+    given = {
+        "client_instance_id": subscription.client_instance_id,
+        "subscription_id": subscription.subscription_id,
+        **fields,
+    }
     answer = await connection.request(PushTelemetryRequest(metrics=data, compression_type=codec, **given))
-    return ErrorCode(answer.error_code), asked
+    return ErrorCode(answer.error_code), subscription
 
 
 def test_a_matching_client_receives_the_subscribed_metrics_and_interval(
     node: EmbeddedNode, subscribe: Callable[..., Any]
 ) -> None:
     subscribe("told", metrics="a.,b.", interval_ms="700", match="client_id=tester,client_software_name=headrace")
-    asked = run(node, lambda connection: connection.request(GetTelemetrySubscriptionsRequest()))
-    assert asked.client_instance_id != ZERO_UUID and asked.error_code == 0
-    assert asked.requested_metrics == ["a.", "b."] and asked.push_interval_ms == 700
-    assert asked.accepted_compression_types == [4, 3, 1, 2] and asked.delta_temporality
-    assert asked.telemetry_max_bytes == PAYLOAD_BYTES_MAX
+    subscription = run(node, lambda connection: connection.request(GetTelemetrySubscriptionsRequest()))
+    assert subscription.client_instance_id != ZERO_UUID and subscription.error_code == 0
+    assert subscription.requested_metrics == ["a.", "b."] and subscription.push_interval_ms == 700
+    assert subscription.accepted_compression_types == [4, 3, 1, 2] and subscription.delta_temporality
+    assert subscription.telemetry_max_bytes == PAYLOAD_BYTES_MAX
     other = run(node, lambda connection: connection.request(GetTelemetrySubscriptionsRequest()), client_id="other")
     assert other.requested_metrics == [] and other.push_interval_ms == 300_000
 
@@ -127,8 +133,8 @@ def test_pushed_metrics_are_exported_and_unrequested_ones_are_dropped(
     data = compress(codec, payload(gauge(b"wanted.now", 4.5), gauge(b"unwanted.now", 1.0)))
     before = value(node, "headrace_client_telemetry_dropped_points", reason="not_requested")
     pushes = value(node, "headrace_client_telemetry_pushes")
-    code, asked = run(node, lambda connection: push(connection, data, codec))
-    assert code == ErrorCode.NONE and asked.requested_metrics == ["wanted."]
+    code, subscription = run(node, lambda connection: push(connection, data, codec))
+    assert code == ErrorCode.NONE and subscription.requested_metrics == ["wanted."]
     families = metric_families(node)
     sample = families["client_wanted_now"].samples[-1]
     assert sample.value == 4.5 and sample.labels["client_id"] == "tester"

@@ -11,9 +11,9 @@ from bench.client_program import Work
 from bench.clients import ClientWork, run_client
 from bench.contestants import HEADRACE, KAFKA, Broker, Contestant, spawn_headrace
 from bench.data_sets import LARGE, PARTITIONS, SMALL_ZSTD, DataSet, Shelf, end_of, fill
-from bench.guests import CONFLUENT, CONNECTOR, Guest
 from bench.line import Figure, Measured, Options
 from bench.lines import CLIENT, SPARK, all_lines, chapters
+from bench.measured_clients import CONFLUENT, CONNECTOR, MeasuredClient
 from bench.report import make_rows
 from bench.runner import Results, Runner
 from bench.spark import SparkJob
@@ -143,8 +143,8 @@ class LineWithResource:
     warm_rounds: int = 0
     owned: ClosableResource = field(default_factory=ClosableResource)
 
-    def guests(self, servers: Mapping[str, Broker]) -> list[Contestant]:
-        return [Guest(HEADRACE, servers[HEADRACE], self.owned)]
+    def measured_clients(self, servers: Mapping[str, Broker]) -> list[Contestant]:
+        return [MeasuredClient(HEADRACE, servers[HEADRACE], self.owned)]
 
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
         assert self.owned.closed == 0

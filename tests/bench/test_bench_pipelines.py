@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from bench.contestants import HEADRACE, Broker, spawn_headrace
-from bench.guests import CONNECTOR_AT_KAFKA
 from bench.line import Options
 from bench.lines import PIPELINES, chapters
 from bench.main_job import FirstResult, MainJobMemory, MainJobRuns, MainJobSeen
+from bench.measured_clients import CONNECTOR_AT_KAFKA
 from bench.pipeline_latency import arrivals, latencies, order_times, percentile
 from bench.pipeline_program import ShopJob, shop_pipeline
 from bench.pipelines import PipelineLatency, PipelineRows

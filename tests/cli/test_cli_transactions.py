@@ -267,8 +267,8 @@ def test_commit_is_refused_by_a_broker_without_unstable_api_versions(headrace: C
 
         async def prepare() -> None:
             transactions = other.node.broker.transactions
-            asked = InitProducer("x", 1, fresh_producer_id=10**9, enable_two_phase_commit=True)
-            made = await transactions.decide("x", asked)
+            init_producer = InitProducer("x", 1, fresh_producer_id=10**9, enable_two_phase_commit=True)
+            made = await transactions.decide("x", init_producer)
             await transactions.decide("x", AddPartitions("x", made.producer_id, 0, (TopicPartition("t", 0),)))
 
         other._do(prepare(), 20)

@@ -55,11 +55,11 @@ class SecurityHarness:
         self.runtime.lead(0)
 
     def send_request(self, request: Struct) -> Any:
-        told: list[tuple[Any, Exception | None]] = []
-        self.runtime.submit(request, 0, lambda answer, error: told.append((answer, error)))
-        if not told:
+        responses: list[tuple[Any, Exception | None]] = []
+        self.runtime.submit(request, 0, lambda answer, error: responses.append((answer, error)))
+        if not responses:
             return None
-        ((answer, error),) = told
+        ((answer, error),) = responses
         if error is not None:
             raise error
         return answer

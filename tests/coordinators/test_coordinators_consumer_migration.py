@@ -171,7 +171,7 @@ def test_a_classic_group_upgrades_to_a_consumer_group_and_downgrades_again(harne
     assert first.beat() == second.beat() == ErrorCode.NONE
     assert describe(harness.shard, "g").group_state == "Stable"
     harness.move()
-    assert first.beat() == ErrorCode.NONE, "a new coordinator knows its guests"
+    assert first.beat() == ErrorCode.NONE, "a new coordinator knows its classic members"
     new.leave()
     assert harness.shard.classic.has("g") and not harness.shard.consumers.has("g")
     assert first.beat() == ErrorCode.REBALANCE_IN_PROGRESS

@@ -187,9 +187,9 @@ def failing_source(file: Path) -> type[Any]:
                 sink_driver.CommitExecutor.do, "original", sink_driver.CommitExecutor.do
             )  # patched already if this process has committed before
 
-            async def do(hands: Any, command: Any) -> Any:
+            async def do(commit_executor: Any, command: Any) -> Any:
                 is_now = os.path.exists(flag) and Path(flag).read_text() == type(command).__name__
-                response = await original(hands, command)
+                response = await original(commit_executor, command)
                 if is_now:
                     os.unlink(flag)
                     raise HeadraceError(f"failed on purpose after {type(command).__name__}")

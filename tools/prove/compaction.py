@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
@@ -176,9 +176,7 @@ def hundred_become_one(node: NodeProcess) -> None:
 # --- the last value of every key, under writes and kill -9
 
 
-def keyed_topic(
-    node: NodeProcess, records: int, keys: int, kills: int, chance: random.Random
-) -> dict[bytes, bytes | None]:
+def keyed_topic(node: NodeProcess, records: int, keys: int, kills: int, random: Random) -> dict[bytes, bytes | None]:
     """Write the records, all acknowledged, and return the last value of each key."""
     create(node.bootstrap, "keyed", min_cleanable_dirty_ratio="0.3", segment_bytes=str(max(1 << 20, records * 2)))
     producer = make_producer(node.bootstrap)
@@ -195,8 +193,8 @@ def keyed_topic(
             say(f"killed after {number} records, {len(expected)} keys")
             node.kill()
             node.start()
-        key = b"key-%d" % chance.randrange(keys)
-        value = None if chance.random() < TOMBSTONE_SHARE else number.to_bytes(8, "big") + padding
+        key = b"key-%d" % random.randrange(keys)
+        value = None if random.random() < TOMBSTONE_SHARE else number.to_bytes(8, "big") + padding
         expected[key] = value
         while True:
             try:
@@ -219,13 +217,13 @@ def check_keys(found: Kept, expected: dict[bytes, bytes | None]) -> None:
 
 
 def prove(work: Path, records: int, keys: int, kills: int, seed: int) -> str:
-    chance = random.Random(seed)
+    random = Random(seed)
     node = NodeProcess(SETTINGS, directory=work)
     with node:
         hundred_become_one(node)
         say(f"{records} records of {keys} keys, {kills} times kill -9")
         began = time.monotonic()
-        expected = keyed_topic(node, records, keys, kills, chance)
+        expected = keyed_topic(node, records, keys, kills, random)
         written_s = time.monotonic() - began
         alter(node.bootstrap, "keyed", DIRTY_RATIO, "0.0")
         until_clean(node.data_dir, node.bootstrap, "keyed")
@@ -259,7 +257,7 @@ def same_records_as_kafka(work: Path, records: int, keys: int, seed: int, turns:
         for turn in range(turns):
             time.sleep(2.1 if turn else 0)  # the tombstones of the previous turn have expired
             for _, bootstrap in sides:
-                _write_turn(bootstrap, records, keys, random.Random(seed + turn), turn)
+                _write_turn(bootstrap, records, keys, Random(seed + turn), turn)
             found = []
             for data_dir, bootstrap in sides:
                 until_clean(data_dir, bootstrap, "same")
@@ -270,12 +268,12 @@ def same_records_as_kafka(work: Path, records: int, keys: int, seed: int, turns:
     return f"{turns * records} records of {keys} keys: the same {left} are left"
 
 
-def _write_turn(bootstrap: str, records: int, keys: int, chance: random.Random, turn: int) -> None:
+def _write_turn(bootstrap: str, records: int, keys: int, random: Random, turn: int) -> None:
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
         producer = make_producer(bootstrap, **{"compression.type": codec, "linger.ms": 20})
         for number in range(records // 5):
-            value = None if chance.random() < 0.1 else b"%d %d " % (turn, number) * chance.randint(1, 10)
-            producer.produce("same", value, b"key-%d" % (turn * keys // 2 + chance.randrange(keys)))
+            value = None if random.random() < 0.1 else b"%d %d " % (turn, number) * random.randint(1, 10)
+            producer.produce("same", value, b"key-%d" % (turn * keys // 2 + random.randrange(keys)))
         assert producer.flush(WAIT_S) == 0
     roll(make_producer(bootstrap), "same", turn)
 

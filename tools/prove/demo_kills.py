@@ -6,7 +6,6 @@ It is restarted whenever nothing else restarts it. In the end its own summary mu
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import psutil
 
@@ -31,7 +31,7 @@ KINDS = {NODE: 3, GENERATOR: 3, PIPELINES: 3, SPARK: 2, MAIN: 2, ALL: 3}
 RATE = 2_000  # events per second while the number of events is unlimited
 LEFT_OVER_S_MAX = 30.0
 LAST_KILLS_SHARE = 0.3  # share of kills that hit a run that is about to end
-BLIND_CHANCE = 0.3  # probability that a kill does not wait for progress of Spark
+BLIND_PROBABILITY = 0.3  # probability that a kill does not wait for progress of Spark
 BLIND_S_MAX, AFTER_BATCH_S_MAX = 12.0, 3.0
 MOVES_S_MAX = 300.0
 END_S_MAX = 1_200.0
@@ -137,8 +137,8 @@ class Job:
 
     def last_words(self) -> str:
         driver = self.folders.log(PIPELINES)
-        told = driver.read_text(errors="replace") if driver.exists() else ""
-        return f"{self.said()[-SHOWN_CHARACTERS:]}\n{told[-SHOWN_CHARACTERS:]}"
+        driver_log = driver.read_text(errors="replace") if driver.exists() else ""
+        return f"{self.said()[-SHOWN_CHARACTERS:]}\n{driver_log[-SHOWN_CHARACTERS:]}"
 
     def close(self) -> None:
         self.kill(ALL)
@@ -149,7 +149,7 @@ class Job:
 
 def demo_under_kills(kills: int, seed: int, say: Callable[[str], None]) -> str:
     """Run the job under kills and return a summary. Raise AssertionError if its results are not right."""
-    chance = random.Random(seed)
+    random = Random(seed)
     done: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="demo-kills-") as folder:
         job = Job(Path(folder))
@@ -159,7 +159,7 @@ def demo_under_kills(kills: int, seed: int, say: Callable[[str], None]) -> str:
             last = round(kills * LAST_KILLS_SHARE)
             for count, arguments in ((kills - last, endless), (last, to_the_end)):
                 job.start(*arguments)
-                _play(job, count, arguments, chance, done, say)
+                _play(job, count, arguments, random, done, say)
                 if arguments == endless:
                     job.kill(ALL)
             _finish(job, to_the_end)
@@ -169,27 +169,29 @@ def demo_under_kills(kills: int, seed: int, say: Callable[[str], None]) -> str:
             (summary,) = [line for line in job.said().splitlines() if " events: " in line and "clicks and" in line][-1:]
         finally:
             job.close()
-    told = ", ".join(f"{times} of {kind}" for kind, times in sorted(done.items()))
+    driver_log = ", ".join(f"{times} of {kind}" for kind, times in sorted(done.items()))
     memory = f"node and generator at most {job.memory_bytes_max / MEGABYTE:.0f} MB"
-    return f"{done.total()} kills ({told}), {job.starts} starts, {summary}, all results once; {memory} (seed {seed})"
+    return (
+        f"{done.total()} kills ({driver_log}), {job.starts} starts, {summary}, all results once; {memory} (seed {seed})"
+    )
 
 
 def _play(
     job: Job,
     count: int,
     arguments: tuple[str, ...],
-    chance: random.Random,
+    random: Random,
     done: Counter[str],
     say: Callable[[str], None],
 ) -> None:
     """Kill this many times, or fewer if the job ends before."""
     wanted = done.total() + count
     while done.total() < wanted:
-        _let_it_work(job, chance)
+        _let_it_work(job, random)
         if job.code == 0:
             return
         _start_again(job, arguments)
-        kind = chance.choices(list(KINDS), list(KINDS.values()))[0]
+        kind = random.choices(list(KINDS), list(KINDS.values()))[0]
         if not job.kill(kind):
             continue
         done[kind] += 1
@@ -197,16 +199,16 @@ def _play(
         _start_again(job, arguments)
 
 
-def _let_it_work(job: Job, chance: random.Random) -> None:
-    if chance.random() < BLIND_CHANCE:
-        end = time.monotonic() + chance.uniform(0, BLIND_S_MAX)
+def _let_it_work(job: Job, random: Random) -> None:
+    if random.random() < BLIND_PROBABILITY:
+        end = time.monotonic() + random.uniform(0, BLIND_S_MAX)
     else:
         before, deadline = job.batches(), time.monotonic() + MOVES_S_MAX
         while job.batches() <= before and job.code is None:
             assert time.monotonic() < deadline, f"nothing moves any more: {job.last_words()}"
             job.measure()
             time.sleep(TURN_S)
-        end = time.monotonic() + chance.uniform(0, AFTER_BATCH_S_MAX)
+        end = time.monotonic() + random.uniform(0, AFTER_BATCH_S_MAX)
     while time.monotonic() < end and job.code is None:
         time.sleep(TURN_S)
 

@@ -125,10 +125,10 @@ class Numbers:
     def errors(self) -> dict[str, str]:
         """Return the errors by sink, as `headrace pipelines status` reports them."""
         command = [sys.executable, "-m", "headrace", "pipelines", "status", "--json"]
-        asked = subprocess.run(
+        completed = subprocess.run(
             [*command, "--runtime", str(self._folder / "runtime")], capture_output=True, text=True, check=False
         )
-        found: list[dict[str, Any]] = json.loads(asked.stdout or "[]")
+        found: list[dict[str, Any]] = json.loads(completed.stdout or "[]")
         return {one["name"]: one["error"] for one in found if one["error"]}
 
     def last_words(self) -> str:
@@ -145,14 +145,14 @@ def pipeline_on_a_full_disk(bootstrap: str, say: Callable[[str], None]) -> str:
             numbers.until(lambda: numbers.in_topic().total() > FEED, RUNS_S_MAX, "the first results")
             size = numbers.fill_the_disk()
             say(f"{numbers.fed} numbers so far; the disk of the checkpoint is filled with {size} bytes")
-            told: dict[str, str] = {}
+            disk_errors: dict[str, str] = {}
 
             def both_say_so() -> bool:
-                told.update({sink: text for sink, text in numbers.errors().items() if FULL in text})
-                return len(told) == 2
+                disk_errors.update({sink: text for sink, text in numbers.errors().items() if FULL in text})
+                return len(disk_errors) == 2
 
             numbers.until(both_say_so, NOTICED_S_MAX, f"both queries say that {FULL}")
-            say(told["copies"])
+            say(disk_errors["copies"])
             numbers.feed()
             numbers.free_the_disk()
             numbers.expect_all("topic", numbers.in_topic)

@@ -7,7 +7,6 @@ Prints `ready` when all of them have connected once, and at the end the counts a
 from __future__ import annotations
 
 import json
-import random
 import selectors
 import signal
 import socket
@@ -15,6 +14,7 @@ import struct
 import sys
 import time
 from collections import deque
+from random import Random
 
 from headrace.testing.processes import LOOPBACK
 
@@ -28,9 +28,9 @@ _HEADER = struct.Struct(">ihhi")  # size, API key, version, correlation id
 _PRODUCE, _UNKNOWN_API = 0, 9999
 
 
-def kinds(chance: random.Random) -> list[bytes]:
+def kinds(random: Random) -> list[bytes]:
     """Return garbage as an open port receives it, and some that partly follows the protocol."""
-    rubbish = chance.randbytes(500)
+    rubbish = random.randbytes(500)
     return [
         rubbish,
         b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
@@ -49,7 +49,7 @@ class Clients:
 
     def __init__(self, port: int, count: int) -> None:
         self._address = (LOOPBACK, port)
-        self._said = kinds(random.Random(SEED))
+        self._said = kinds(Random(SEED))
         self._selector = selectors.DefaultSelector()
         self._coming: deque[tuple[float, int]] = deque((0.0, number) for number in range(count))  # when, and which kind
         self._count = count
@@ -61,14 +61,14 @@ class Clients:
         return self.connected + self.refused >= self._count
 
     def run(self) -> None:
-        told = False
+        is_reported = False
         while not self.ended:
             self._connect_some()
             for key, _ in self._selector.select(CONNECT_PAUSE_S):
                 self._look(key.fileobj, key.data)
-            if self.is_ready and not told:
+            if self.is_ready and not is_reported:
                 print("ready", flush=True)
-                told = True
+                is_reported = True
 
     def _connect_some(self) -> None:
         now = time.monotonic()

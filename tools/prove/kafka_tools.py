@@ -216,13 +216,13 @@ def normal(text: str, one: Step, data_dir: Path, directory: Path) -> str:
     lines = [" ".join(line.split()) for line in text.splitlines() if line.strip() and not _is_noise(line)]
     if one.keep:
         lines = [line for line in lines if re.search(one.keep, line)]
-    lines = [_without_chance(one.tidy(line), one, data_dir, directory) for line in lines]
+    lines = [_without_random_ids(one.tidy(line), one, data_dir, directory) for line in lines]
     if one.distinct:
         lines = list(dict.fromkeys(lines))
     return "\n".join(sorted(lines) if one.unordered else lines)
 
 
-def _without_chance(line: str, one: Step, data_dir: Path, directory: Path) -> str:
+def _without_random_ids(line: str, one: Step, data_dir: Path, directory: Path) -> str:
     line = line.replace(str(data_dir), "DATA").replace(str(directory), "WORK")
     for pattern, name in ((_ADDRESS, "ADDRESS"), (_UUID, "ID"), (_TIME, "TIME")):
         line = pattern.sub(name, line)

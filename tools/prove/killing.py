@@ -7,9 +7,9 @@ loses nothing that the kernel has; acknowledged records must be there, once, at 
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 from testkit.history import FinalRead, History, check
@@ -23,7 +23,7 @@ TOPICS = ("once-a", "once-b", "plain")
 PARTITIONS = 3
 PRODUCER_IDS_A_ROUND = 3
 LOAD_S = (0.1, 0.9)
-EARLY_KILL_CHANCE = 0.2  # share of rounds in which the next start is killed too, during recovery
+EARLY_KILL_PROBABILITY = 0.2  # share of rounds in which the next start is killed too, during recovery
 EARLY_KILL_S = (0.05, 0.6)
 HEARD_S_MAX = 10.0
 BURST = 40
@@ -70,11 +70,11 @@ class LoadProducer:
         in_flight = {"enable.idempotence": True} if idempotent else {"max.in.flight": 1}
         self.producer = Producer({"bootstrap.servers": bootstrap, **PRODUCER, **in_flight})
 
-    def send(self, count: int, chance: random.Random) -> None:
+    def send(self, count: int, random: Random) -> None:
         for _ in range(count):
             if self.open >= OPEN_SENDS_MAX:
                 break
-            partition = chance.randrange(PARTITIONS)
+            partition = random.randrange(PARTITIONS)
             value = f"{self.name}-{self._sent}"
             self._sent += 1
             call = self._history.invoke(
@@ -89,7 +89,7 @@ class LoadProducer:
             self.producer.produce(
                 self._topic,
                 value.encode(),
-                chance.randbytes(chance.randrange(KEY_BYTES_MAX)),
+                random.randbytes(random.randrange(KEY_BYTES_MAX)),
                 partition=partition,
                 on_delivery=self._delivered(call),
             )
@@ -154,7 +154,7 @@ def _record(message: Any) -> tuple[tuple[str, int], tuple[int, str]]:
 
 def rounds_of_killing(rounds: int, seed: int, say: Callable[[str], None] = lambda text: None) -> str:
     """Run the rounds and return a summary. Raise AssertionError with the anomalies found."""
-    chance = random.Random(seed)
+    random = Random(seed)
     history = History(time.monotonic)
     early = 0
     with NodeProcess(SETTINGS) as node:
@@ -168,11 +168,11 @@ def rounds_of_killing(rounds: int, seed: int, say: Callable[[str], None] = lambd
         try:
             for number in range(rounds):
                 _ask_for_producer_ids(node.port, history, number)
-                _load(producers, reader, chance, chance.uniform(*LOAD_S), heard=True)
+                _load(producers, reader, random, random.uniform(*LOAD_S), heard=True)
                 node.kill()
-                if chance.random() < EARLY_KILL_CHANCE:
-                    early += _kill_during_start(node, chance.uniform(*EARLY_KILL_S))
-                _load(producers, reader, chance, 0.02, heard=False)  # while the node is down
+                if random.random() < EARLY_KILL_PROBABILITY:
+                    early += _kill_during_start(node, random.uniform(*EARLY_KILL_S))
+                _load(producers, reader, random, 0.02, heard=False)  # while the node is down
                 if not node.is_running:
                     node.start()
                 if (number + 1) % 10 == 0:
@@ -221,7 +221,7 @@ def _ask_for_producer_ids(port: int, history: History, number: int) -> None:
     asyncio.run(ask())
 
 
-def _load(producers: list[LoadProducer], reader: Reader, chance: random.Random, seconds: float, heard: bool) -> None:
+def _load(producers: list[LoadProducer], reader: Reader, random: Random, seconds: float, heard: bool) -> None:
     """Produce for this long and, with `heard`, until each producer has an acknowledgement.
 
     A kill should hit a node that is working.
@@ -235,7 +235,7 @@ def _load(producers: list[LoadProducer], reader: Reader, chance: random.Random, 
         and any(producer.acknowledged == before[producer.name] for producer in producers)
     ):
         for producer in producers:
-            producer.send(chance.randrange(BURST), chance)
+            producer.send(random.randrange(BURST), random)
             producer.producer.poll(0.002)
         reader.poll()
 

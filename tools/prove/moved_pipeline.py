@@ -103,8 +103,8 @@ def _fresh_topics(bootstrap: str) -> None:
     deadline = time.monotonic() + TOPICS_S_MAX
     left = set(names)
     while left:  # a deleted topic may briefly block the creation of its successor
-        asked = admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in left])
-        for name, done in asked.items():
+        creations = admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in left])
+        for name, done in creations.items():
             try:
                 done.result(TOPICS_S_MAX)
                 left.discard(name)

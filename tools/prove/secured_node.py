@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from testkit.kafka_peer import tool
@@ -166,13 +166,13 @@ def spark_jobs(files: SecuredFiles, log: Path) -> int:
         program.heard("done", SPARK_S_MAX)
     finally:
         program.close()
-    told: dict[str, Any] = {one["name"]: one for one in program.said}
+    steps: dict[str, Any] = {one["name"]: one for one in program.said}
     for name in ("copied", "counted"):
-        assert told[name]["error"] is None, f"Spark, {name}: {told[name]['error']}"
+        assert steps[name]["error"] is None, f"Spark, {name}: {steps[name]['error']}"
     for name in ("refused-stream", "refused-read", "refused-write"):
-        error = told[name]["error"]
+        error = steps[name]["error"]
         assert error is not None and "AUTHORIZATION_FAILED" in error, f"Spark, {name}: {error}"
-    rows = int(told["counted"]["result"])
+    rows = int(steps["counted"]["result"])
     assert rows > 0, "Spark copied nothing"
     return rows
 
@@ -183,7 +183,7 @@ def spark_jobs(files: SecuredFiles, log: Path) -> int:
 def _security(options: Mapping[str, str], **more: str) -> ClientSecurity:
     values = {name: option.default for name, option in CLIENT_OPTIONS.items()}
     given = {name: value for name, value in options.items() if name in values}
-    return make_security({**values, **given, **more}, random.Random(3))
+    return make_security({**values, **given, **more}, Random(3))
 
 
 async def _listed(port: int, security: ClientSecurity) -> dict[ApiKey, tuple[int, int]]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import random
 import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -125,7 +125,7 @@ def _read(consumer: Consumer, topic: str, partition: int, low: int, high: int) -
     return records
 
 
-def write(bootstrap: str, turn: int, chance: random.Random) -> None:
+def write(bootstrap: str, turn: int, random: Random) -> None:
     """Create a topic, add a partition and change a config of an old one, write all kinds of records, delete some."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     done(
@@ -155,10 +155,10 @@ def write(bootstrap: str, turn: int, chance: random.Random) -> None:
             for _ in range(RECORDS):
                 producer.produce(
                     topic,
-                    value=chance.choice([None, b"", chance.randbytes(chance.randrange(1, 800))]),
-                    key=chance.choice([None, b"", chance.randbytes(8)]),
-                    headers=chance.choice(HEADERS),
-                    timestamp=1_700_000_000_000 + chance.randrange(10**9),
+                    value=random.choice([None, b"", random.randbytes(random.randrange(1, 800))]),
+                    key=random.choice([None, b"", random.randbytes(8)]),
+                    headers=random.choice(HEADERS),
+                    timestamp=1_700_000_000_000 + random.randrange(10**9),
                     on_delivery=_delivered,
                 )
         assert producer.flush(WAIT_S) == 0
@@ -190,7 +190,7 @@ def swap(turns: int, seed: int) -> str:
 
     Each one opens the directory, must find everything, ends open transactions and writes more.
     """
-    chance = random.Random(seed)
+    random = Random(seed)
     before = Contents()
     transactions = Transactions()
     with tempfile.TemporaryDirectory(prefix="headrace-swap-") as directory:
@@ -205,7 +205,7 @@ def swap(turns: int, seed: int) -> str:
                     transactions.take_over(server.bootstrap)
                 else:
                     transactions.begin(server.bootstrap)
-                write(server.bootstrap, turn, chance)
+                write(server.bootstrap, turn, random)
                 before = look(server.bootstrap)
                 transactions.leave(server.bootstrap, turn)
             except BaseException:

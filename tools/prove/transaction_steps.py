@@ -130,7 +130,7 @@ def script() -> Script:
         step("transactions list"),
         step("transactions describe --transactional-id absent"),
         Act("the story of transactions", story.tell),
-        *_asked(),
+        *_requested_steps(),
         step("configs --alter --entity-type brokers --entity-name 1 --add-config transaction.partition.verification.enable=false"),
         Act("two transactions that hang", story.hang),
         step("configs --alter --entity-type brokers --entity-name 1 --delete-config transaction.partition.verification.enable"),
@@ -147,7 +147,7 @@ def script() -> Script:
     )  # fmt: skip
 
 
-def _asked() -> tuple[Step, ...]:
+def _requested_steps() -> tuple[Step, ...]:
     ids = ("old-commit", "old-fresh", "old-open", "new-offsets", "new-impatient", "new-going-on", "prepared")
     return (
         step("transactions list", unordered=True),

@@ -22,10 +22,10 @@ NEVER = 2**62
 
 
 def check_groups(history: History, is_flushed: bool) -> list[Anomaly]:
-    return [*_told(history), *_claims(history, is_flushed), *_commits(history, is_flushed)]
+    return [*_response_anomalies(history), *_claims(history, is_flushed), *_commits(history, is_flushed)]
 
 
-def _told(history: History) -> Iterator[Anomaly]:
+def _response_anomalies(history: History) -> Iterator[Anomaly]:
     for event in history.events:
         if event.operation in (UNEXPECTED, UNANSWERED):
             yield Anomaly(event.operation, f"at {event.time:.3f}: {event.value}")

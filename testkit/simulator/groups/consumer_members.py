@@ -42,15 +42,15 @@ class ConsumerMember(GroupMember):
     def _join_next(self) -> None:
         self.generation = JOINING
         self._target: dict[Place, None] = {}
-        self._told: list[Place] | None = None  # owned partitions in the last successful heartbeat
-        self._told_topics: list[str] | None = None
+        self._sent_owned: list[Place] | None = None  # owned partitions in the last successful heartbeat
+        self._sent_topics: list[str] | None = None
         self._is_sure = False  # the last heartbeat got a successful response
         self._revoke_at = 0.0
 
     @property
     def is_settled(self) -> bool:
         return (
-            self.generation > 0 and not self.is_late and self.owned == self._target and self.topics == self._told_topics
+            self.generation > 0 and not self.is_late and self.owned == self._target and self.topics == self._sent_topics
         )
 
     async def beat(self) -> None:
@@ -68,15 +68,15 @@ class ConsumerMember(GroupMember):
             member_epoch=self.generation,
             instance_id=self.instance_id,
             rebalance_timeout_ms=self.group.rebalance_ms if full else -1,
-            subscribed_topic_names=topics if full or topics != self._told_topics else None,
+            subscribed_topic_names=topics if full or topics != self._sent_topics else None,
             server_assignor=self._assignor if full else None,
-            topic_partitions=self._listed(listed) if full or listed != self._told else None,
+            topic_partitions=self._listed(listed) if full or listed != self._sent_owned else None,
         )
         self._is_sure = False
         response: ConsumerGroupHeartbeatResponse = await self.send_request(request, self._version)
         code = ErrorCode(response.error_code)
         if code is ErrorCode.NONE:
-            self._told, self._told_topics, self._is_sure = listed, topics, True
+            self._sent_owned, self._sent_topics, self._is_sure = listed, topics, True
             self._follow(response, sent)
         elif code in BEGIN_AGAIN:
             self.give(list(self.owned))

@@ -38,26 +38,26 @@ STORM_SHARE, STORM_S = 0.3, 0.4
 GROUP_FAULTS = ("unload", "unload", "unload", "unload_at_once", "unload_at_once", "lead_again")
 
 Member = ClassicMember | ConsumerMember
-Told = Callable[[Partition], None]
+OnElected = Callable[[Partition], None]
 
 
 class GroupFaults(Faults):
     more = GROUP_FAULTS
 
-    def told(self, broker: BrokerRole) -> dict[str, Told]:
+    def election_callbacks(self, broker: BrokerRole) -> dict[str, OnElected]:
         """Return the topics whose partitions may change leaders, and the callback for each change."""
         return {GROUPS_TOPIC: broker.groups.elected}
 
-    def _led(self, random: Random) -> tuple[Told, Partition] | None:
+    def _led(self, random: Random) -> tuple[OnElected, Partition] | None:
         node = self._machine.node
         if node is None:
             return None
-        told = self.told(node.broker)
-        found = [one for one in node.broker.replicas.all() if one.name.topic in told and one.is_leader]
+        election_callbacks = self.election_callbacks(node.broker)
+        found = [one for one in node.broker.replicas.all() if one.name.topic in election_callbacks and one.is_leader]
         if not found:
             return None
         partition = random.choice(found)
-        return told[partition.name.topic], partition
+        return election_callbacks[partition.name.topic], partition
 
     async def check_always(self) -> None:
         async def look() -> None:
@@ -96,7 +96,9 @@ class GroupFaults(Faults):
         """Let the coordinator detect lost leadership from the partition, before it gets any metadata."""
         led = self._led(self._random)
         if led is not None:
-            await self._machine.inside(_lose_and_regain(*led, self._random.random() * UNLOADED_S_MAX, told=False))
+            await self._machine.inside(
+                _lose_and_regain(*led, self._random.random() * UNLOADED_S_MAX, election_callbacks=False)
+            )
 
 
 def _check_owners(shard: GroupShard) -> None:
@@ -115,14 +117,14 @@ def _check_owners(shard: GroupShard) -> None:
 
 
 async def _lose_and_regain(
-    elected: Told,
+    elected: OnElected,
     partition: Partition,
     seconds: float | None,
-    told: bool = True,
+    election_callbacks: bool = True,
 ) -> None:
     leader, epoch, isr = partition.leader, partition.leader_epoch, partition.isr
     partition.lead(-1, epoch, isr)
-    if told:
+    if election_callbacks:
         elected(partition)
     if seconds is not None:
         await asyncio.sleep(seconds)

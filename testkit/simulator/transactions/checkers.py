@@ -58,7 +58,7 @@ def check_transactions(
             if (owner := transactions.get(_owner(value))) is not None:
                 owner.seen.add(value)
     return [
-        *_told(history),
+        *_response_anomalies(history),
         *_identities(history),
         *_logs(transactions, final, is_compacted),
         *_fates(transactions),
@@ -103,7 +103,7 @@ def _commit(one: Transaction, event: Event) -> None:
         one.refused = True
 
 
-def _told(history: History) -> Iterator[Anomaly]:
+def _response_anomalies(history: History) -> Iterator[Anomaly]:
     for event in history.events:
         if event.operation in (UNEXPECTED, UNANSWERED):
             yield Anomaly(event.operation, f"at {event.time:.3f}: {event.value}")
@@ -208,12 +208,12 @@ def _reads(
     for event in history.events:
         if event.operation != READ or event.kind is not Kind.OK:
             continue
-        asked = history.events[event.call].value
-        place, isolation = asked["place"], asked["isolation"]
+        request = history.events[event.call].value
+        place, isolation = request["place"], request["isolation"]
         there = truth[place, isolation]
         shown: dict[int, str] = dict(event.value["records"])
         expected = {
-            offset: there[offset] for offset in range(asked["position"], event.value["following"]) if offset in there
+            offset: there[offset] for offset in range(request["position"], event.value["following"]) if offset in there
         }
         if is_compacted and isolation != READ_COMMITTED:
             shown = {offset: value for offset, value in shown.items() if offset in expected}
@@ -221,7 +221,7 @@ def _reads(
             wrong = sorted(set(shown.items()) ^ set(expected.items()))
             kind = "aborted read" if set(shown) - set(expected) else "poll skip"
             yield Anomaly(
-                kind, f"{event.process} (isolation {isolation}) on {place} from {asked['position']}: {wrong[:5]}"
+                kind, f"{event.process} (isolation {isolation}) on {place} from {request['position']}: {wrong[:5]}"
             )
         if isolation == READ_COMMITTED:
             for value in shown.values():
@@ -236,7 +236,7 @@ def _stable(history: History, transactions: dict[str, Transaction]) -> Iterator[
         if one.is_committed:
             for value, (place, offset) in one.sent.items():
                 undecided.setdefault(place, []).append((offset, one.commit_begun, value))
-    told: dict[Place, list[tuple[int, int]]] = {}  # event number, last stable offset
+    last_stable_offsets: dict[Place, list[tuple[int, int]]] = {}  # event number, last stable offset
     for event in history.events:
         if event.operation not in (READ, STABLE) or event.kind is not Kind.OK:
             continue
@@ -246,7 +246,7 @@ def _stable(history: History, transactions: dict[str, Transaction]) -> Iterator[
                 yield Anomaly(
                     "unstable offset", f"{event.process}: {place} is stable to {stable}, {value!r} is at {offset}"
                 )
-        before = told.setdefault(place, [])
+        before = last_stable_offsets.setdefault(place, [])
         highest = max((offset for number, offset in before if number < event.call), default=0)
         if stable < highest:
             yield Anomaly("unstable offset", f"{event.process}: {place} was stable to {highest}, now to {stable}")

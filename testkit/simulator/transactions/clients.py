@@ -186,7 +186,7 @@ class TransactionalClient(Client):
             response: InitProducerIdResponse | None = None
             try:
                 response, code = await self.send_request(
-                    self.of_transactions, request, self._init_version, lambda told: ErrorCode(told.error_code)
+                    self.of_transactions, request, self._init_version, lambda response: ErrorCode(response.error_code)
                 )
             finally:
                 if response is None:

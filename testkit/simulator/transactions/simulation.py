@@ -15,7 +15,7 @@ from headrace.protocol.messages.list_transactions import ListTransactionsRequest
 from testkit.history import Anomaly, Kind
 from testkit.simulator.clients import LOST, Client
 from testkit.simulator.groups.offsets import Group
-from testkit.simulator.groups.simulation import STORM_SHARE, GroupFaults, Told, create_surely
+from testkit.simulator.groups.simulation import STORM_SHARE, GroupFaults, OnElected, create_surely
 from testkit.simulator.machine import DATA, SECOND_DATA
 from testkit.simulator.mover import Mover
 from testkit.simulator.readers import LATEST, READ_COMMITTED, READ_UNCOMMITTED
@@ -49,7 +49,7 @@ UNDECIDED = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
 class TransactionFaults(GroupFaults):
-    def told(self, broker: BrokerRole) -> dict[str, Told]:
+    def election_callbacks(self, broker: BrokerRole) -> dict[str, OnElected]:
         return {
             TOPIC: lambda partition: None,
             GROUPS_TOPIC: broker.groups.elected,

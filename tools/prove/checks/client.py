@@ -26,8 +26,8 @@ def client_conformance() -> str:
         raise NotRun(reason)
     from tools.prove.client_conformance.play import play
 
-    told = play(say)
-    return f"{len(told)} acts on 2 stages: " + "; ".join(told.values())
+    figures = play(say)
+    return f"{len(figures)} acts on 2 stages: " + "; ".join(figures.values())
 
 
 @check(

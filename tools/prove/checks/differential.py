@@ -44,7 +44,7 @@ def differential() -> str:
     reason = peers.available()
     if reason is not None:
         raise NotRun(reason)
-    told = _compare_stories()
+    scripts_figure = _compare_stories()
     operations = int(os.environ.get("HEADRACE_OPERATIONS", OPERATIONS))
     seed = int(os.environ.get("HEADRACE_SEED", random.SystemRandom().randrange(1 << 32)))
     say(f"seed {seed}")
@@ -54,7 +54,7 @@ def differential() -> str:
         report = WORK / "differences.txt"
         report.write_text("\n\n".join(map(str, result.differences)) + "\n")
         raise AssertionError(f"{result.figure()}: see {report}; the first: {result.differences[0]}")
-    return f"{result.figure()}; {told}"
+    return f"{result.figure()}; {scripts_figure}"
 
 
 def _compare_stories() -> str:

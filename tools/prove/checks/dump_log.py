@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
+from random import Random
 
 from testkit import kafka_peer as peers
 
@@ -46,7 +46,7 @@ def dump_log_finds_nothing_wrong() -> str:
 
 def _write(bootstrap: str, life: int) -> None:
     """Write with all available clients in all codecs, enough for several segments in each life."""
-    chance = random.Random(life)
+    random = Random(life)
     for codec in CODECS:
         for client in CLIENTS:
             # Java takes seconds to start: once per life is enough.
@@ -54,9 +54,9 @@ def _write(bootstrap: str, life: int) -> None:
                 client.write(bootstrap, f"mixed-{codec}", client.samples(), WriteOptions(codec))
         # librdkafka makes large batches, aiokafka small ones: segments of one batch, and indexes with many entries.
         for client in CLIENTS[:2]:
-            client.write(bootstrap, f"bulk-{client.name}", _bulk(chance), WriteOptions(codec, idempotent=life % 2 == 0))
+            client.write(bootstrap, f"bulk-{client.name}", _bulk(random), WriteOptions(codec, idempotent=life % 2 == 0))
     say(f"life {life + 1}: written")
 
 
-def _bulk(chance: random.Random) -> Sequence[Sample]:
-    return [Sample(b"key", chance.randbytes(BULK_BYTES), (), FIRST_MS + number) for number in range(BULK_RECORDS)]
+def _bulk(random: Random) -> Sequence[Sample]:
+    return [Sample(b"key", random.randbytes(BULK_BYTES), (), FIRST_MS + number) for number in range(BULK_RECORDS)]

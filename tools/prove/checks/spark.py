@@ -50,14 +50,14 @@ def spark_same_rows() -> str:
     with tempfile.TemporaryDirectory(prefix="spark-same-rows-") as folder, NodeProcess() as node, KafkaPeer() as peer:
         log = Path(folder, "spark.log")
         program = Program("tools.prove.spark.same_rows", node.bootstrap, peer.bootstrap, log=log)
-        told = 0
+        reported = 0
 
         def show() -> None:
-            nonlocal told
-            for one in program.said[told:]:
+            nonlocal reported
+            for one in program.said[reported:]:
                 if one["name"] == "job":
                     say(f"{one['job']}: {one['rows']} rows")
-            told = len(program.said)
+            reported = len(program.said)
 
         try:
             done = program.heard("done", SAME_ROWS_S_MAX, show)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import random
 import subprocess
 from functools import cache
 from pathlib import Path
+from random import Random
 
 import pyarrow as pa
 from testkit.kafka_peer import java
@@ -23,9 +23,9 @@ SOURCE = Path(__file__).with_name("Partitions.java")
 
 @cache
 def keys() -> list[bytes]:
-    chance = random.Random(3)
+    random = Random(3)
     some = [b"", b"a", "grüße".encode(), bytes(256)]
-    return [*some, *(chance.randbytes(chance.randrange(1, 200)) for _ in range(KEYS - len(some)))]
+    return [*some, *(random.randbytes(random.randrange(1, 200)) for _ in range(KEYS - len(some)))]
 
 
 @cache

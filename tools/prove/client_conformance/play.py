@@ -43,14 +43,14 @@ SERVERS: dict[str, Callable[[], NodeProcess | KafkaPeer]] = {
 
 def play(say: Callable[[str], None], acts: list[str] | None = None, servers: list[str] | None = None) -> dict[str, str]:
     """Return each act's result by server and act. Raise AssertionError naming the first that fails."""
-    told: dict[str, str] = {}
+    figures: dict[str, str] = {}
     for name in servers or list(SERVERS):
         with SERVERS[name]() as server:
             for act in acts or list(ACTS):
                 begun = time.monotonic()
                 try:
-                    told[f"{name}: {act}"] = figure = ACTS[act](Stage(name, server))
+                    figures[f"{name}: {act}"] = figure = ACTS[act](Stage(name, server))
                 except Exception as error:
                     raise AssertionError(f"{name}: {act}: {type(error).__name__}: {error}") from error
                 say(f"{name}: {act}: {figure} ({time.monotonic() - begun:.0f} s)")
-    return told
+    return figures

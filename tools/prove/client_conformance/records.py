@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+from random import Random
 from typing import Any, NamedTuple
 
 import confluent_kafka
@@ -33,7 +33,7 @@ class Sample(NamedTuple):
 
 def samples(seed: int) -> list[Sample]:
     """Return edge cases, followed by a bulk that is worth compressing."""
-    chance = random.Random(seed)
+    random = Random(seed)
     odd = [
         Sample(None, b"no key", (), T0),
         Sample(b"", b"", (), T0 + 1),
@@ -43,7 +43,7 @@ def samples(seed: int) -> list[Sample]:
             b"k", b"v", (("twice", b"1"), ("twice", b"2"), ("null", None), ("", b""), ("grüße", b"\xff\x00")), T0 + 4
         ),
         Sample(b"early", b"v", (), 1),
-        Sample(b"large", chance.randbytes(100_000), (), T0 + 5),
+        Sample(b"large", random.randbytes(100_000), (), T0 + 5),
         Sample(bytes(range(256)), bytes(range(256)) * 3, (), T0 + 6),
     ]
     bulk = [
@@ -129,24 +129,30 @@ def _rows(stage: Stage, topic: str, partitions: int) -> list[list[Sample]]:
 
 def offsets_by_time(stage: Stage) -> str:
     """Compare offsets by time with librdkafka's: with gaps, out-of-order times, before the first and after the last."""
-    chance = random.Random(11)
-    topic, times = stage.topic(), [T0 + chance.randrange(100_000) for _ in range(500)]
+    random = Random(11)
+    topic, times = stage.topic(), [T0 + random.randrange(100_000) for _ in range(500)]
     with Producer(stage.options(batch_size=500)) as producer:
         for time_ms in times:
             producer.send(topic, b"x" * 50, timestamp_ms=time_ms)
     here = TopicPartition(topic, 0)
-    asked = [0, T0, *sorted(chance.sample(times, 40)), *(T0 + chance.randrange(100_000) for _ in range(40)), max(times)]
+    requested = [
+        0,
+        T0,
+        *sorted(random.sample(times, 40)),
+        *(T0 + random.randrange(100_000) for _ in range(40)),
+        max(times),
+    ]
     theirs = confluent_kafka.Consumer({"bootstrap.servers": stage.bootstrap, "group.id": "nobody", "log_level": 2})
     with Consumer(stage.options()) as consumer:
-        for time_ms in asked:
+        for time_ms in requested:
             [found] = theirs.offsets_for_times([confluent_kafka.TopicPartition(topic, 0, time_ms)], WAIT_S_MAX)
             ours = consumer.offsets_for_times({here: time_ms})[here]
             expected = next(index for index, one in enumerate(times) if one >= time_ms)
             assert ours is not None and ours.offset == found.offset == expected, (time_ms, ours, found, expected)
         assert consumer.offsets_for_times({here: max(times) + 1})[here] is None
         consumer.assign([here])
-        consumer.seek_to_time([here], asked[5])
+        consumer.seek_to_time([here], requested[5])
         first = consumer.poll(WAIT_S_MAX, 1)[0]
-        assert first.offset == next(index for index, one in enumerate(times) if one >= asked[5])
+        assert first.offset == next(index for index, one in enumerate(times) if one >= requested[5])
     theirs.close()
-    return f"{len(asked) + 1} times"
+    return f"{len(requested) + 1} times"

@@ -17,7 +17,7 @@ FIRST_MS = 1_700_000_000_000
 
 
 def good_batch(
-    chance: Random,
+    random: Random,
     *,
     codec: Codec | None = None,
     count: int | None = None,
@@ -29,19 +29,19 @@ def good_batch(
 ) -> bytearray:
     """Build a valid batch; `producer` is id, epoch and sequence, and with `keys` every record has a key."""
     builder = BatchBuilder()
-    in_order = chance.random() < 0.6
-    time = base_ms + chance.randrange(spread_ms)
-    for _ in range(count if count is not None else chance.choice((1, 1, 2, 3, 10, 40))):
-        key = chance.randbytes(chance.randrange(20)) if keys or chance.random() < 0.7 else None
-        value = chance.randbytes(chance.randrange(value_bytes_max)) if chance.random() < 0.9 else None
+    in_order = random.random() < 0.6
+    time = base_ms + random.randrange(spread_ms)
+    for _ in range(count if count is not None else random.choice((1, 1, 2, 3, 10, 40))):
+        key = random.randbytes(random.randrange(20)) if keys or random.random() < 0.7 else None
+        value = random.randbytes(random.randrange(value_bytes_max)) if random.random() < 0.9 else None
         headers = tuple(
-            (f"h{number}", chance.choice((None, b"", b"value"))) for number in range(chance.choice((0, 0, 0, 1, 3)))
+            (f"h{number}", random.choice((None, b"", b"value"))) for number in range(random.choice((0, 0, 0, 1, 3)))
         )
         builder.append(time, key, value, headers)
-        time = time + chance.randrange(5) if in_order else base_ms + chance.randrange(spread_ms)
+        time = time + random.randrange(5) if in_order else base_ms + random.randrange(spread_ms)
     producer_id, epoch, sequence = producer or (-1, -1, -1)
     return builder.build(
-        codec=chance.choice(CODECS) if codec is None else codec,
+        codec=random.choice(CODECS) if codec is None else codec,
         producer_id=producer_id,
         producer_epoch=epoch,
         base_sequence=sequence,
@@ -60,8 +60,8 @@ def with_header(batch: bytearray, **changes: int) -> bytearray:
     return sealed(bytearray(layout.pack_header(header)) + batch[layout.HEADER_BYTES :])
 
 
-def _plain(chance: Random, count: int | None = None) -> bytearray:
-    return good_batch(chance, codec=Codec.NONE, count=count)
+def _plain(random: Random, count: int | None = None) -> bytearray:
+    return good_batch(random, codec=Codec.NONE, count=count)
 
 
 def batch_of(section: bytes, count: int, codec: Codec = Codec.NONE) -> bytearray:
@@ -77,15 +77,15 @@ def record_of(body: bytes, length: int | None = None) -> bytes:
 EMPTY_RECORD = b"\x00" + varint(0) + varint(0) + varint(-1) + varint(-1) + varint(0)
 
 
-def _flip(chance: Random) -> bytearray:
-    batch = _plain(chance)
-    batch[chance.randrange(layout.CRC_START, len(batch))] ^= 1 << chance.randrange(8)
+def _flip(random: Random) -> bytearray:
+    batch = _plain(random)
+    batch[random.randrange(layout.CRC_START, len(batch))] ^= 1 << random.randrange(8)
     return batch
 
 
 def _magic(magic: int) -> Callable[[Random], bytearray]:
-    def make(chance: Random) -> bytearray:
-        batch = _plain(chance)
+    def make(random: Random) -> bytearray:
+        batch = _plain(random)
         batch[16] = magic
         return batch
 
@@ -93,8 +93,8 @@ def _magic(magic: int) -> Callable[[Random], bytearray]:
 
 
 def _count(change: Callable[[int], int]) -> Callable[[Random], bytearray]:
-    def make(chance: Random) -> bytearray:
-        batch = good_batch(chance, codec=chance.choice((Codec.NONE, Codec.GZIP, Codec.ZSTD)))
+    def make(random: Random) -> bytearray:
+        batch = good_batch(random, codec=random.choice((Codec.NONE, Codec.GZIP, Codec.ZSTD)))
         return with_header(batch, record_count=change(unpack_header(batch).record_count))
 
     return make
@@ -103,8 +103,8 @@ def _count(change: Callable[[int], int]) -> Callable[[Random], bytearray]:
 def _both_counts(change: Callable[[int], int]) -> Callable[[Random], bytearray]:
     """Make header count and last offset delta agree with each other, but not with the records."""
 
-    def make(chance: Random) -> bytearray:
-        batch = good_batch(chance, codec=chance.choice((Codec.NONE, Codec.GZIP, Codec.LZ4)), count=3)
+    def make(random: Random) -> bytearray:
+        batch = good_batch(random, codec=random.choice((Codec.NONE, Codec.GZIP, Codec.LZ4)), count=3)
         count = change(3)
         return with_header(batch, record_count=count, last_offset_delta=count - 1)
 
@@ -112,28 +112,28 @@ def _both_counts(change: Callable[[int], int]) -> Callable[[Random], bytearray]:
 
 
 def _length(change: Callable[[int], int]) -> Callable[[Random], bytearray]:
-    def make(chance: Random) -> bytearray:
-        batch = _plain(chance)
+    def make(random: Random) -> bytearray:
+        batch = _plain(random)
         return with_header(batch, batch_length=change(unpack_header(batch).batch_length))
 
     return make
 
 
 def _attributes(bits: int, codec: Codec = Codec.NONE) -> Callable[[Random], bytearray]:
-    def make(chance: Random) -> bytearray:
-        batch = good_batch(chance, codec=codec)
+    def make(random: Random) -> bytearray:
+        batch = good_batch(random, codec=codec)
         return with_header(batch, attributes=unpack_header(batch).attributes | bits)
 
     return make
 
 
 def _field(**changes: int) -> Callable[[Random], bytearray]:
-    return lambda chance: with_header(_plain(chance), **changes)
+    return lambda random: with_header(_plain(random), **changes)
 
 
 def _bodies(*bodies: bytes, count: int | None = None) -> Callable[[Random], bytearray]:
-    def make(chance: Random) -> bytearray:
-        codec = chance.choice((Codec.NONE, Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD))
+    def make(random: Random) -> bytearray:
+        codec = random.choice((Codec.NONE, Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD))
         return batch_of(b"".join(bodies), len(bodies) if count is None else count, codec)
 
     return make
@@ -147,13 +147,13 @@ BAD: dict[str, Callable[[Random], bytes | bytearray | None]] = {
     "magic-1": _magic(1),
     "magic-3": _magic(3),
     "magic-negative": _magic(255),
-    "no-bytes": lambda chance: b"",
-    "few-bytes": lambda chance: chance.randbytes(chance.randrange(1, 61)),
-    "garbage": lambda chance: chance.randbytes(chance.randrange(61, 300)),
-    "zeros": lambda chance: bytes(chance.randrange(1, 200)),
-    "truncated": lambda chance: (batch := _plain(chance, 5))[: len(batch) - chance.randrange(1, len(batch) - 1)],
-    "garbage-behind": lambda chance: _plain(chance) + bytes(chance.randrange(12, 80)),
-    "two-batches": lambda chance: _plain(chance) + _plain(chance),
+    "no-bytes": lambda random: b"",
+    "few-bytes": lambda random: random.randbytes(random.randrange(1, 61)),
+    "garbage": lambda random: random.randbytes(random.randrange(61, 300)),
+    "zeros": lambda random: bytes(random.randrange(1, 200)),
+    "truncated": lambda random: (batch := _plain(random, 5))[: len(batch) - random.randrange(1, len(batch) - 1)],
+    "garbage-behind": lambda random: _plain(random) + bytes(random.randrange(12, 80)),
+    "two-batches": lambda random: _plain(random) + _plain(random),
     "length-too-small": _length(lambda length: length - 1),
     "length-below-header": _length(lambda length: 10),
     "length-too-large": _length(lambda length: length + 1),
@@ -175,9 +175,9 @@ BAD: dict[str, Callable[[Random], bytes | bytearray | None]] = {
     "base-offset-negative": _field(base_offset=-1),
     "producer-without-sequence": _field(producer_id=77, producer_epoch=0),
     "producer-with-negative-sequence": _field(producer_id=77, producer_epoch=0, base_sequence=-7),
-    "record-length-too-large": lambda chance: batch_of(record_of(EMPTY_RECORD, 200), 1),
-    "record-length-too-small": lambda chance: batch_of(record_of(EMPTY_RECORD, 3), 1),
-    "record-length-negative": lambda chance: batch_of(record_of(EMPTY_RECORD, -4), 1),
+    "record-length-too-large": lambda random: batch_of(record_of(EMPTY_RECORD, 200), 1),
+    "record-length-too-small": lambda random: batch_of(record_of(EMPTY_RECORD, 3), 1),
+    "record-length-negative": lambda random: batch_of(record_of(EMPTY_RECORD, -4), 1),
     "record-length-zero": _bodies(record_of(b"")),
     "record-with-rest": _bodies(record_of(EMPTY_RECORD + b"rest")),
     "key-longer-than-record": _bodies(
@@ -208,18 +208,18 @@ with_magic_3 = _magic(3)
 
 # Unusual but accepted by both; the stored bytes must be equal.
 ODD: dict[str, Callable[[Random], bytes | bytearray | None]] = {
-    "max-timestamp-lies": lambda chance: with_header(_plain(chance), max_timestamp=FIRST_MS + 5),
-    "max-timestamp-lies-gzip": lambda chance: with_header(
-        good_batch(chance, codec=Codec.GZIP), max_timestamp=FIRST_MS + 5_000_000
+    "max-timestamp-lies": lambda random: with_header(_plain(random), max_timestamp=FIRST_MS + 5),
+    "max-timestamp-lies-gzip": lambda random: with_header(
+        good_batch(random, codec=Codec.GZIP), max_timestamp=FIRST_MS + 5_000_000
     ),
     "leader-epoch-from-client": _field(leader_epoch=44),
     "record-attributes": _bodies(record_of(b"\x7f" + EMPTY_RECORD[1:])),
-    "no-timestamp": lambda chance: with_header(
+    "no-timestamp": lambda random: with_header(
         batch_of(record_of(EMPTY_RECORD), 1), base_timestamp=-1, max_timestamp=-1
     ),
     "delete-horizon": _attributes(layout.DELETE_HORIZON),
     "unused-attribute-bits": _attributes(0x80),
-    "trailing-bytes": lambda chance: _plain(chance) + bytes(chance.randrange(1, 12)),
-    "half-a-second-batch": lambda chance: _plain(chance) + _plain(chance)[:-1],
+    "trailing-bytes": lambda random: _plain(random) + bytes(random.randrange(1, 12)),
+    "half-a-second-batch": lambda random: _plain(random) + _plain(random)[:-1],
     "empty-key-and-value": _bodies(record_of(b"\x00" + varint(0) + varint(0) + varint(0) + varint(0) + varint(0))),
 }

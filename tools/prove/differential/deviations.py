@@ -37,97 +37,97 @@ class Deviation:
     reason: str
 
 
-def _compressed_garbage(chance: Random) -> bytearray:
-    codec = chance.choice((Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD))
-    batch = good_batch(chance, codec=codec, count=3)[: layout.HEADER_BYTES] + chance.randbytes(40)
+def _compressed_garbage(random: Random) -> bytearray:
+    codec = random.choice((Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD))
+    batch = good_batch(random, codec=codec, count=3)[: layout.HEADER_BYTES] + random.randbytes(40)
     return with_header(batch, batch_length=len(batch) - layout.LENGTH_OVERHEAD_BYTES)
 
 
-def _unknown_codec(chance: Random) -> bytearray:
-    return with_header(good_batch(chance, codec=Codec.NONE), attributes=chance.choice((5, 6, 7)))
+def _unknown_codec(random: Random) -> bytearray:
+    return with_header(good_batch(random, codec=Codec.NONE), attributes=random.choice((5, 6, 7)))
 
 
-def _offset_deltas(chance: Random) -> bytearray:
+def _offset_deltas(random: Random) -> bytearray:
     first, second = (
         b"\x00" + varint(0) + varint(delta) + varint(-1) + varint(-1) + varint(0)
-        for delta in chance.choice(((0, 0), (1, 0)))
+        for delta in random.choice(((0, 0), (1, 0)))
     )
     return batch_of(record_of(first) + record_of(second), 2)
 
 
-def _long_varint(chance: Random) -> bytearray:
+def _long_varint(random: Random) -> bytearray:
     """Return a batch whose offset delta is zero in five bytes, the last with bits beyond an int32."""
     return batch_of(record_of(EMPTY_RECORD[:2] + b"\x80\x80\x80\x80\x70" + EMPTY_RECORD[3:]), 1)
 
 
-def _compressed_length(chance: Random) -> bytearray:
-    codec = chance.choice((Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD))
-    return batch_of(record_of(EMPTY_RECORD, chance.choice((200, 3, -4))), 1, codec)
+def _compressed_length(random: Random) -> bytearray:
+    codec = random.choice((Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD))
+    return batch_of(record_of(EMPTY_RECORD, random.choice((200, 3, -4))), 1, codec)
 
 
-def _junk_after_gzip(chance: Random) -> bytearray:
-    batch = good_batch(chance, codec=Codec.GZIP, count=3)
+def _junk_after_gzip(random: Random) -> bytearray:
+    batch = good_batch(random, codec=Codec.GZIP, count=3)
     batch += b"junk"
     return with_header(batch, batch_length=len(batch) - layout.LENGTH_OVERHEAD_BYTES)
 
 
 DEVIATIONS = {
     "compressed-garbage": Deviation(
-        lambda chance: [(0, _compressed_garbage(chance))],
+        lambda random: [(0, _compressed_garbage(random))],
         (ErrorCode.UNKNOWN_SERVER_ERROR,),
         (ErrorCode.INVALID_RECORD,),
         "the client's data is wrong, not the server",
     ),
     "unknown-codec": Deviation(
-        lambda chance: [(0, _unknown_codec(chance))],
+        lambda random: [(0, _unknown_codec(random))],
         (ErrorCode.UNKNOWN_SERVER_ERROR,),
         (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,),
         "the client asks for what nobody knows, and is told so",
     ),
     "offset-deltas": Deviation(
-        lambda chance: [(0, _offset_deltas(chance))],
+        lambda random: [(0, _offset_deltas(random))],
         (ErrorCode.NONE,),
         (ErrorCode.INVALID_RECORD,),
         "two records at one offset; Kafka looks only inside compressed batches",
     ),
     "append-time-bit": Deviation(
-        lambda chance: [(0, with_header(good_batch(chance, codec=Codec.NONE), attributes=layout.LOG_APPEND_TIME))],
+        lambda random: [(0, with_header(good_batch(random, codec=Codec.NONE), attributes=layout.LOG_APPEND_TIME))],
         (ErrorCode.NONE,),
         (ErrorCode.INVALID_TIMESTAMP,),
         "on a CreateTime topic a client must not say that the broker stamped it",
     ),
     "long-varint": Deviation(
-        lambda chance: [(0, _long_varint(chance))],
+        lambda random: [(0, _long_varint(random))],
         (ErrorCode.NONE,),
         (ErrorCode.INVALID_RECORD,),
         "bits beyond the 32nd are no number; readers disagree about them",
     ),
     "junk-after-gzip": Deviation(
-        lambda chance: [(0, _junk_after_gzip(chance))],
+        lambda random: [(0, _junk_after_gzip(random))],
         (ErrorCode.NONE,),
         (ErrorCode.INVALID_RECORD,),
         "bytes behind the end of the stream belong to nothing",
     ),
     "broken-among-good": Deviation(
-        lambda chance: [(0, with_magic_3(chance)), (1, good_batch(chance, codec=Codec.NONE))],
+        lambda random: [(0, with_magic_3(random)), (1, good_batch(random, codec=Codec.NONE))],
         (ErrorCode.CORRUPT_MESSAGE, ErrorCode.CORRUPT_MESSAGE),
         (ErrorCode.CORRUPT_MESSAGE, ErrorCode.NONE),
         "only the partition with the broken batch suffers; Kafka refuses the whole request",
     ),
     "same-partition-twice": Deviation(
-        lambda chance: [(0, good_batch(chance, codec=Codec.NONE)), (0, good_batch(chance, codec=Codec.GZIP))],
+        lambda random: [(0, good_batch(random, codec=Codec.NONE)), (0, good_batch(random, codec=Codec.GZIP))],
         (ErrorCode.NONE,),
         (ErrorCode.NONE, ErrorCode.NONE),
         "both batches are appended and answered; Kafka forgets the first without a word",
     ),
     "compressed-record-length": Deviation(
-        lambda chance: [(0, _compressed_length(chance))],
+        lambda random: [(0, _compressed_length(random))],
         (ErrorCode.NONE,),
         (ErrorCode.INVALID_RECORD,),
         "a record whose length does not fit cannot be read by anybody; Kafka looks only outside of compressed batches",
     ),
     "length-overflow": Deviation(
-        lambda chance: [(0, with_header(good_batch(chance, codec=Codec.NONE), batch_length=2**31 - 1))],
+        lambda random: [(0, with_header(good_batch(random, codec=Codec.NONE), batch_length=2**31 - 1))],
         (ErrorCode.UNKNOWN_SERVER_ERROR,),
         (ErrorCode.INVALID_RECORD,),
         "Kafka's sum of length and overhead overflows; the batch is as incomplete as any that is too short",

@@ -42,7 +42,7 @@ class _Session:
 class Fetches:
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._chance: Random = model.chance
+        self._random: Random = model.random
         self._sessions: list[_Session] = []
         self._named = 0
 
@@ -56,24 +56,24 @@ class Fetches:
             self.close_session,
             self.offsets,
         )
-        return self._chance.choices(kinds, (20, 30, 6, 34, 6, 3, 35))[0]()
+        return self._random.choices(kinds, (20, 30, 6, 34, 6, 3, 35))[0]()
 
     def _wanted(self, place: Place, version: int) -> _Wanted:
-        chance = self._chance
+        random = self._random
         return _Wanted(
             place,
             self._model.offset(place),
-            chance.choice((0, 1, 61, 100, 1000, 10_000, 1 << 20)),
-            chance.choice((-1, -1, -1, 0, 0, 1, 7)) if version >= 9 else -1,
-            chance.choice((-1, -1, -1, 0, 3)) if version >= 12 else -1,
+            random.choice((0, 1, 61, 100, 1000, 10_000, 1 << 20)),
+            random.choice((-1, -1, -1, 0, 0, 1, 7)) if version >= 9 else -1,
+            random.choice((-1, -1, -1, 0, 3)) if version >= 12 else -1,
         )
 
     def _request(
         self, wanted: list[_Wanted], version: int, forgotten: list[Place], epoch: int, session: str | None
     ) -> Callable[[Target], tuple[Any, int]]:
-        chance = self._chance
-        max_wait, min_bytes = chance.choice((0, 0, 1, 15)), chance.choice((0, 1, 1, 100, 10_000_000))
-        max_bytes, isolation = chance.choice((0, 1, 500, 5000, 1 << 20, 2**31 - 1)), chance.choice((0, 0, 1))
+        random = self._random
+        max_wait, min_bytes = random.choice((0, 0, 1, 15)), random.choice((0, 1, 1, 100, 10_000_000))
+        max_bytes, isolation = random.choice((0, 1, 500, 5000, 1 << 20, 2**31 - 1)), random.choice((0, 0, 1))
 
         def build(target: Target) -> tuple[Any, int]:
             topics: list[FetchRequest.FetchTopic] = []
@@ -108,22 +108,22 @@ class Fetches:
         return build
 
     def single(self) -> Operation:
-        version = self._chance.choice(VERSIONS)
-        place = self._chance.choice((*PLACES, *PLACES, *NOWHERE))
+        version = self._random.choice(VERSIONS)
+        place = self._random.choice((*PLACES, *PLACES, *NOWHERE))
         return Operation("fetch/single", self._request([self._wanted(place, version)], version, [], CLOSING, None))
 
     def full(self) -> Operation:
-        version = self._chance.choice(VERSIONS)
-        places = self._chance.sample([*PLACES, *NOWHERE], self._chance.randrange(7))
+        version = self._random.choice(VERSIONS)
+        places = self._random.sample([*PLACES, *NOWHERE], self._random.randrange(7))
         wanted = [self._wanted(place, version) for place in places]
         return Operation("fetch/several", self._request(wanted, version, [], CLOSING, None))
 
     # --- sessions
 
     def open_session(self) -> Operation:
-        version = self._chance.choice(SESSION_VERSIONS)
+        version = self._random.choice(SESSION_VERSIONS)
         self._named += 1
-        places = self._chance.sample(PLACES, self._chance.randrange(1, 6))
+        places = self._random.sample(PLACES, self._random.randrange(1, 6))
         session = _Session(f"session-{self._named}", version, 1, places)
         wanted = [self._wanted(place, version) for place in places]
 
@@ -145,9 +145,9 @@ class Fetches:
     def go_on(self) -> Operation:
         if not self._sessions:
             return self.open_session()
-        session = self._chance.choice(self._sessions)
-        changed = [place for place in (*session.places, self._model.place()) if self._chance.random() < 0.3]
-        forgotten = [place for place in session.places if place not in changed and self._chance.random() < 0.05]
+        session = self._random.choice(self._sessions)
+        changed = [place for place in (*session.places, self._model.place()) if self._random.random() < 0.3]
+        forgotten = [place for place in session.places if place not in changed and self._random.random() < 0.05]
         wanted = [self._wanted(place, session.version) for place in dict.fromkeys(changed)]
         epoch = session.epoch
 
@@ -160,12 +160,12 @@ class Fetches:
         return Operation("fetch/incremental", build, session=session.name, learn=learn)
 
     def wrong_session(self) -> Operation:
-        if not self._sessions or self._chance.random() < 0.3:
-            build = self._request([], self._chance.choice(SESSION_VERSIONS), [], self._chance.choice((1, 5)), "nobody")
+        if not self._sessions or self._random.random() < 0.3:
+            build = self._request([], self._random.choice(SESSION_VERSIONS), [], self._random.choice((1, 5)), "nobody")
             return Operation("fetch/unknown-session", build, session="nobody")
-        session = self._chance.choice(self._sessions)
-        if self._chance.random() < 0.5:
-            epoch = session.epoch + self._chance.choice((-1, 1, 7))
+        session = self._random.choice(self._sessions)
+        if self._random.random() < 0.5:
+            epoch = session.epoch + self._random.choice((-1, 1, 7))
             build = self._request([], session.version, [], max(1, epoch), session.name)
             same = max(1, epoch) == session.epoch
             if same:
@@ -178,7 +178,7 @@ class Fetches:
     def close_session(self) -> Operation:
         if not self._sessions:
             return self.open_session()
-        session = self._sessions.pop(self._chance.randrange(len(self._sessions)))
+        session = self._sessions.pop(self._random.randrange(len(self._sessions)))
         wanted = [self._wanted(self._model.place(), session.version)]
         build = self._request(wanted, session.version, [], CLOSING, session.name)
         return Operation("fetch/close-session", build, session=session.name)
@@ -186,17 +186,17 @@ class Fetches:
     # --- offsets
 
     def offsets(self) -> Operation:
-        chance = self._chance
-        version = chance.choice(OFFSET_VERSIONS)
-        places = chance.choices((*PLACES, *PLACES, *NOWHERE), k=chance.choice((1, 1, 2, 4)))
-        asked = [
-            (place, chance.choice((-1, -1, 0, 1, 7)) if version >= 4 else -1, self._time(place)) for place in places
+        random = self._random
+        version = random.choice(OFFSET_VERSIONS)
+        places = random.choices((*PLACES, *PLACES, *NOWHERE), k=random.choice((1, 1, 2, 4)))
+        requested = [
+            (place, random.choice((-1, -1, 0, 1, 7)) if version >= 4 else -1, self._time(place)) for place in places
         ]
-        isolation = chance.choice((0, 1)) if version >= 2 else 0
+        isolation = random.choice((0, 1)) if version >= 2 else 0
 
         def build(target: Target) -> tuple[Any, int]:
             topics: list[ListOffsetsRequest.ListOffsetsTopic] = []
-            for (topic, index), epoch, time in asked:
+            for (topic, index), epoch, time in requested:
                 if not topics or topics[-1].name != topic:
                     topics.append(ListOffsetsRequest.ListOffsetsTopic(name=topic))
                 topics[-1].partitions.append(
@@ -212,14 +212,14 @@ class Fetches:
         return Operation("list-offsets", build)
 
     def _time(self, place: Place) -> int:
-        chance = self._chance
-        if chance.random() < 0.5:
-            return chance.choice(SPECIAL_TIMES)
+        random = self._random
+        if random.random() < 0.5:
+            return random.choice(SPECIAL_TIMES)
         if place[0] == "window":
-            return self._model.now_ms + chance.randrange(-3_600_000, 3_600_000)
+            return self._model.now_ms + random.randrange(-3_600_000, 3_600_000)
         if place[0] == "append-time":
-            return chance.choice((0, FIRST_MS, 2**62))  # the append time differs between the two
-        return FIRST_MS + chance.randrange(-1000, 1_100_000)
+            return random.choice((0, FIRST_MS, 2**62))  # the append time differs between the two
+        return FIRST_MS + random.randrange(-1000, 1_100_000)
 
 
 def _id(target: Target, topic: str, version: int) -> Any:

@@ -47,20 +47,20 @@ class Operation:
 class Model:
     """The state according to Kafka's responses so far."""
 
-    chance: Random
+    random: Random
     now_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     ends: dict[Place, int] = field(default_factory=lambda: dict.fromkeys(PLACES, 0))
 
     def place(self) -> Place:
-        return self.chance.choice(PLACES)
+        return self.random.choice(PLACES)
 
     def offset(self, place: Place) -> int:
         """Return mostly an existing offset, often in the middle of a batch, and sometimes one that does not exist."""
         end = self.ends.get(place, 0)
-        chance = self.chance
-        if chance.random() < 0.8:
-            return chance.randrange(end + 1)
-        return chance.choice((end, end + 1, end + 1000, -1, -2, -100, 0, 2**62))
+        random = self.random
+        if random.random() < 0.8:
+            return random.randrange(end + 1)
+        return random.choice((end, end + 1, end + 1000, -1, -2, -100, 0, 2**62))
 
     def appended(self, place: Place, base_offset: int, count: int) -> None:
         self.ends[place] = max(self.ends[place], base_offset + count)

@@ -48,12 +48,12 @@ def request(
 class Produces:
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._chance: Random = model.chance
+        self._random: Random = model.random
         self._producers = [_Producer(1000 + number, model.place()) for number in range(6)]
         self._next_producer = 2000
 
     def operation(self) -> Operation:
-        kind = self._chance.choices(
+        kind = self._random.choices(
             (
                 self.good,
                 self.several,
@@ -69,10 +69,10 @@ class Produces:
         return kind()
 
     def _version(self) -> int:
-        return self._chance.choice(VERSIONS)
+        return self._random.choice(VERSIONS)
 
     def _acks(self) -> int:
-        return self._chance.choice((-1, -1, 1, 1, 1, 0))
+        return self._random.choice((-1, -1, 1, 1, 1, 0))
 
     def _operation(self, name: str, data: list[tuple[Place, Records]], **more: Any) -> Operation:
         acks = self._acks()
@@ -91,56 +91,60 @@ class Produces:
             counts = {
                 place: unpack_header(records).record_count for place, records in data if records and len(records) > 60
             }
-            for told in answer if isinstance(answer, list) else ():
-                if told["error"] == 0 and told["partition"] in self._model.ends:
-                    self._model.appended(told["partition"], told["base_offset"], counts.get(told["partition"], 1))
+            for partition_result in answer if isinstance(answer, list) else ():
+                if partition_result["error"] == 0 and partition_result["partition"] in self._model.ends:
+                    self._model.appended(
+                        partition_result["partition"],
+                        partition_result["base_offset"],
+                        counts.get(partition_result["partition"], 1),
+                    )
 
         return learn
 
     def _good_for(self, place: Place) -> bytearray:
         topic, _ = place
         if topic == "segments":
-            return good_batch(self._chance, count=self._chance.choice((1, 3, 8)), value_bytes_max=60_000)
+            return good_batch(self._random, count=self._random.choice((1, 3, 8)), value_bytes_max=60_000)
         if topic == "window":
-            shift = self._chance.choice((-2 * HOUR_MS, -HOUR_MS // 2, 0, HOUR_MS // 2, 2 * HOUR_MS))
-            return good_batch(self._chance, base_ms=self._model.now_ms + shift, spread_ms=1000)
-        return good_batch(self._chance, keys=topic == "compact" and self._chance.random() < 0.7)
+            shift = self._random.choice((-2 * HOUR_MS, -HOUR_MS // 2, 0, HOUR_MS // 2, 2 * HOUR_MS))
+            return good_batch(self._random, base_ms=self._model.now_ms + shift, spread_ms=1000)
+        return good_batch(self._random, keys=topic == "compact" and self._random.random() < 0.7)
 
     def good(self) -> Operation:
         place = self._model.place()
         return self._operation(f"good-{place[0]}", [(place, self._good_for(place))])
 
     def several(self) -> Operation:
-        places = self._chance.sample([*self._model.ends, *NOWHERE], self._chance.randrange(2, 6))
-        bad = BAD[self._chance.choice([name for name in BAD if name not in BROKEN])](self._chance)
+        places = self._random.sample([*self._model.ends, *NOWHERE], self._random.randrange(2, 6))
+        bad = BAD[self._random.choice([name for name in BAD if name not in BROKEN])](self._random)
         data = [(place, self._good_for(place)) for place in places]
-        if self._chance.random() < 0.3:
+        if self._random.random() < 0.3:
             data[-1] = (data[-1][0], bad)  # type: ignore[assignment]
         return self._operation("several", list(data))
 
     def bad(self) -> Operation:
-        name = self._chance.choice(list(BAD))
-        return self._operation(f"bad-{name}", [(self._model.place(), BAD[name](self._chance))])
+        name = self._random.choice(list(BAD))
+        return self._operation(f"bad-{name}", [(self._model.place(), BAD[name](self._random))])
 
     def odd(self) -> Operation:
-        name = self._chance.choice(list(ODD))
-        return self._operation(f"odd-{name}", [(("plain", self._chance.randrange(4)), ODD[name](self._chance))])
+        name = self._random.choice(list(ODD))
+        return self._operation(f"odd-{name}", [(("plain", self._random.randrange(4)), ODD[name](self._random))])
 
     def lost(self) -> Operation:
-        return self._operation("nowhere", [(self._chance.choice(NOWHERE), good_batch(self._chance))])
+        return self._operation("nowhere", [(self._random.choice(NOWHERE), good_batch(self._random))])
 
     def wrong_request(self) -> Operation:
         place = self._model.place()
-        data: list[tuple[Place, Records]] = [(place, good_batch(self._chance, codec=Codec.NONE, keys=True))]
-        if self._chance.random() < 0.5:
+        data: list[tuple[Place, Records]] = [(place, good_batch(self._random, codec=Codec.NONE, keys=True))]
+        if self._random.random() < 0.5:
             return self._operation("nothing", [])
-        return Operation("produce/acks", request(data, self._version(), self._chance.choice((2, -2, 100))))
+        return Operation("produce/acks", request(data, self._version(), self._random.choice((2, -2, 100))))
 
     def deviating(self) -> Operation:
-        name = self._chance.choice(list(DEVIATIONS))
+        name = self._random.choice(list(DEVIATIONS))
         deviation = DEVIATIONS[name]
         data: list[tuple[Place, Records]] = [
-            (("deviations", index), records) for index, records in deviation.make(self._chance)
+            (("deviations", index), records) for index, records in deviation.make(self._random)
         ]
         build = request(data, 12, 1)
         return Operation(f"deviation/{name}", build, deviation=deviation)
@@ -148,18 +152,18 @@ class Produces:
     # --- idempotent producers
 
     def idempotent(self) -> Operation:
-        producer = self._chance.choice(self._producers)
-        action = self._chance.choices(
+        producer = self._random.choice(self._producers)
+        action = self._random.choices(
             ("next", "duplicate", "gap", "old-epoch", "new-epoch", "new-epoch-later", "replaced", "overlap"),
             (50, 20, 6, 6, 5, 4, 3, 4),
         )[0]
         if action == "replaced":
             self._producers.remove(producer)
             self._next_producer += 1
-            start = self._chance.choice((0, 0, 5, SEQUENCES - 3))
+            start = self._random.choice((0, 0, 5, SEQUENCES - 3))
             producer = _Producer(self._next_producer, self._model.place(), sequence=start)
             self._producers.append(producer)
-        sent = self._chance.choice(producer.kept) if action == "duplicate" and producer.kept else None
+        sent = self._random.choice(producer.kept) if action == "duplicate" and producer.kept else None
         if sent is None:
             sent = self._batch_of(producer, action)
         return self._send(producer, action, sent)
@@ -167,7 +171,7 @@ class Produces:
     def _batch_of(self, producer: _Producer, action: str) -> bytearray:
         epoch, sequence = producer.epoch, producer.sequence
         if action == "gap":
-            sequence = (sequence + self._chance.randrange(1, 10)) % SEQUENCES
+            sequence = (sequence + self._random.randrange(1, 10)) % SEQUENCES
         elif action == "overlap":
             sequence = max(0, sequence - 1)
         elif action == "old-epoch":
@@ -175,9 +179,9 @@ class Produces:
         elif action in ("new-epoch", "new-epoch-later"):
             epoch, sequence = epoch + 1, 0 if action == "new-epoch" else 3
         return good_batch(
-            self._chance,
+            self._random,
             keys=True,
-            count=self._chance.choice((1, 2, 5)),
+            count=self._random.choice((1, 2, 5)),
             producer=(producer.id, epoch, sequence),
             base_ms=self._model.now_ms if producer.place[0] == "window" else FIRST_MS,
             spread_ms=1000,
@@ -192,7 +196,7 @@ class Produces:
             if isinstance(answer, list) and answer[0]["error"] == 0:
                 producer.accepted(batch)
 
-        acks = self._chance.choice((-1, 1))
+        acks = self._random.choice((-1, 1))
         return Operation(f"produce/idempotent-{action}", request(data, self._version(), acks), learn=learn)
 
 

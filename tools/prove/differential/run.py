@@ -68,7 +68,7 @@ def compare(
         for side in sides:
             side.create_topics(TOPICS)
         for number in range(operations):
-            source = produces if model.chance.random() < PRODUCE_SHARE else fetches
+            source = produces if model.random.random() < PRODUCE_SHARE else fetches
             _step(number, source.operation(), sides, result)
             if (number + 1) % PROGRESS_EVERY == 0:
                 say(f"{number + 1} operations, {len(result.differences)} differences")
@@ -91,8 +91,8 @@ def _step(number: int, operation: Operation, sides: tuple[Target, Target], resul
             side.sessions[operation.session] = answer.session_id
     kafka, ours = answers
     if operation.deviation is not None:
-        told = tuple(tuple(one["error"] for one in side) for side in (kafka, ours))
-        if told == (operation.deviation.kafka, operation.deviation.ours):
+        errors = tuple(tuple(one["error"] for one in side) for side in (kafka, ours))
+        if errors == (operation.deviation.kafka, operation.deviation.ours):
             result.deviations[operation.name] += 1
             return
     if kafka != ours or operation.deviation is not None:

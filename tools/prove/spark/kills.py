@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from random import Random
 from typing import Protocol
 
 import psutil
@@ -17,7 +17,7 @@ DRIVER, WORKER, BROKER = "driver", "worker", "broker"
 KINDS = {DRIVER: 0.35, WORKER: 0.4, BROKER: 0.25}
 BATCHES_MAX = 3  # between two kills, except for blind ones
 AFTER_BATCH_S_MAX = 1.2  # about as long as a batch takes
-BLIND_CHANCE = 0.25
+BLIND_PROBABILITY = 0.25
 BLIND_S_MAX = 8.0  # long enough to also hit a driver that starts or recovers
 BROKER_DOWN_S_MAX, NODE_DOWN_S_MAX = 1.0, 5.0
 NO_WORKER_S_MAX = 60.0
@@ -35,44 +35,46 @@ def stream_under_kills(
     name: str, bootstrap: str, nodes: Sequence[Node], replicas: int, kills: int, seed: int, say: Callable[[str], None]
 ) -> str:
     """Run the stream under kills and return a summary. Raise AssertionError unless it equals a batch, once each."""
-    chance = random.Random(f"{seed} {name}")
+    random = Random(f"{seed} {name}")
     done: Counter[str] = Counter()
     base_ms = int(time.time() * 1000) - 7_200_000
     with Stream(bootstrap, replicas=replicas, base_ms=base_ms, master=MASTER, environment={}) as stream:
         stream.wait_for_batches(1)
         stream.end()
         while done.total() < kills:
-            _let_it_work(stream, chance)
-            kind = chance.choices(list(KINDS), list(KINDS.values()))[0]
+            _let_it_work(stream, random)
+            kind = random.choices(list(KINDS), list(KINDS.values()))[0]
             if kind == DRIVER:
                 stream.program.kill()
                 stream.restart()
             elif kind == BROKER:
-                node = chance.choice(nodes)
+                node = random.choice(nodes)
                 node.kill()
                 if len(nodes) > 1:
-                    stream.wait(chance.uniform(0, NODE_DOWN_S_MAX))  # the others continue
+                    stream.wait(random.uniform(0, NODE_DOWN_S_MAX))  # the others continue
                 else:
-                    time.sleep(chance.uniform(0, BROKER_DOWN_S_MAX))
+                    time.sleep(random.uniform(0, BROKER_DOWN_S_MAX))
                 node.start()
-            elif not _kill_worker(stream, chance):
+            elif not _kill_worker(stream, random):
                 continue
             done[kind] += 1
             if done.total() % SAY_EVERY == 0:
-                say(f"{name}: {_told(done)}; {stream.batches} batches, {stream.failures} failures of the query")
+                say(
+                    f"{name}: {_describe_kills(done)}; {stream.batches} batches, {stream.failures} failures of the query"
+                )
         said = stream.finish()
-        return f"{name}: {_told(done)}, {stream.failures} failures of the query, {said}"
+        return f"{name}: {_describe_kills(done)}, {stream.failures} failures of the query, {said}"
 
 
-def _let_it_work(stream: Stream, chance: random.Random) -> None:
-    if chance.random() < BLIND_CHANCE:
-        stream.wait(chance.uniform(0, BLIND_S_MAX))
+def _let_it_work(stream: Stream, random: Random) -> None:
+    if random.random() < BLIND_PROBABILITY:
+        stream.wait(random.uniform(0, BLIND_S_MAX))
     else:
-        stream.wait_for_batches(chance.randint(1, BATCHES_MAX))
-        stream.wait(chance.uniform(0, AFTER_BATCH_S_MAX))
+        stream.wait_for_batches(random.randint(1, BATCHES_MAX))
+        stream.wait(random.uniform(0, AFTER_BATCH_S_MAX))
 
 
-def _kill_worker(stream: Stream, chance: random.Random) -> bool:
+def _kill_worker(stream: Stream, random: Random) -> bool:
     """Kill a worker that runs tasks, plans reads or commits writes. Return False if there is none for long."""
     deadline = time.monotonic() + NO_WORKER_S_MAX
     while not (workers := stream.program.workers()):
@@ -80,10 +82,10 @@ def _kill_worker(stream: Stream, chance: random.Random) -> bool:
             return False
         stream.turn()
     with suppress(psutil.NoSuchProcess):
-        chance.choice(workers).kill()
+        random.choice(workers).kill()
         return True
     return False
 
 
-def _told(done: Counter[str]) -> str:
+def _describe_kills(done: Counter[str]) -> str:
     return f"{done.total()} kills ({', '.join(f'{count} of {kind}s' for kind, count in sorted(done.items()))})"

@@ -61,7 +61,7 @@ class Windows:
         self._spark = spark
         self._route = route
         self._orders: list[str] = []
-        self._told: tuple[str, int] | None = None
+        self._last_batch: tuple[str, int] | None = None
 
     def play(self) -> None:
         threading.Thread(target=self._take_orders, daemon=True).start()
@@ -121,9 +121,9 @@ class Windows:
 
     def _tell_progress(self, query: Any) -> None:
         progress = query.lastProgress
-        if progress is None or self._told == (progress.runId, progress.batchId) or not progress.sources:
+        if progress is None or self._last_batch == (progress.runId, progress.batchId) or not progress.sources:
             return
-        self._told = progress.runId, progress.batchId
+        self._last_batch = progress.runId, progress.batchId
         end = json.loads(progress.sources[0].endOffset or "{}")
         tell(
             "batch",

@@ -12,16 +12,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import random
 import signal
 import sys
+from random import Random
 from typing import Any
 
 from tools.prove.transactions.reading import RECONNECT
 
 BATCH_MAX = 20
 POLL_S = 0.2
-ABORT_CHANCE = 0.2
+ABORT_PROBABILITY = 0.2
 CALL_S_MAX = 30.0
 SESSION_MS, HEARTBEAT_MS = 2000, 300
 TRANSACTION_TIMEOUT_MS = 10_000
@@ -43,7 +43,7 @@ class Signal:
         self.came = True
 
 
-def confluent(identity: str, bootstrap: str, source: str, target: str, group: str, chance: random.Random) -> None:
+def confluent(identity: str, bootstrap: str, source: str, target: str, group: str, random: Random) -> None:
     from confluent_kafka import Consumer, Producer
 
     over = Signal()
@@ -73,13 +73,13 @@ def confluent(identity: str, bootstrap: str, source: str, target: str, group: st
     while not over.came:
         messages = [one for one in consumer.consume(BATCH_MAX, POLL_S) if one.error() is None]
         if messages:
-            committed = _confluent_transaction(producer, consumer, messages, target, member[0], chance)
+            committed = _confluent_transaction(producer, consumer, messages, target, member[0], random)
             say("committed" if committed else "aborted", len(messages))
     consumer.close()
 
 
 def _confluent_transaction(
-    producer: Any, consumer: Any, messages: list[Any], target: str, member: Any, chance: random.Random
+    producer: Any, consumer: Any, messages: list[Any], target: str, member: Any, random: Random
 ) -> bool:
     """Copy the messages in one transaction and return whether it was committed."""
     from confluent_kafka import TopicPartition
@@ -92,10 +92,10 @@ def _confluent_transaction(
         first.setdefault(place, one.offset())
         after[place] = one.offset() + 1
         producer.produce(target, COPY + one.value().decode(), partition=one.partition())
-    aborts = chance.random() < ABORT_CHANCE
-    if aborts and chance.random() < 0.5:
+    aborts = random.random() < ABORT_PROBABILITY
+    if aborts and random.random() < 0.5:
         producer.flush(CALL_S_MAX)  # puts aborted records into the log rather than only into the client
-    if not aborts or chance.random() < 0.5:
+    if not aborts or random.random() < 0.5:
         positions = [TopicPartition(*place, offset) for place, offset in after.items()]
         producer.send_offsets_to_transaction(positions, member, CALL_S_MAX)
     if not aborts:
@@ -107,11 +107,11 @@ def _confluent_transaction(
     return False
 
 
-def aiokafka(identity: str, bootstrap: str, source: str, target: str, group: str, chance: random.Random) -> None:
-    asyncio.run(_aiokafka(identity, bootstrap, source, target, group, chance))
+def aiokafka(identity: str, bootstrap: str, source: str, target: str, group: str, random: Random) -> None:
+    asyncio.run(_aiokafka(identity, bootstrap, source, target, group, random))
 
 
-async def _aiokafka(identity: str, bootstrap: str, source: str, target: str, group: str, chance: random.Random) -> None:
+async def _aiokafka(identity: str, bootstrap: str, source: str, target: str, group: str, random: Random) -> None:
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
     over = Signal()
@@ -141,10 +141,10 @@ async def _aiokafka(identity: str, bootstrap: str, source: str, target: str, gro
             for batch in batches.values()
             for one in batch
         ]
-        aborts = chance.random() < ABORT_CHANCE
-        if aborts and chance.random() < 0.5:
+        aborts = random.random() < ABORT_PROBABILITY
+        if aborts and random.random() < 0.5:
             await asyncio.gather(*sent)
-        if not aborts or chance.random() < 0.5:
+        if not aborts or random.random() < 0.5:
             after = {place: batch[-1].offset + 1 for place, batch in batches.items()}
             await producer.send_offsets_to_transaction(after, group)
         if aborts:
@@ -164,7 +164,7 @@ CLIENTS = {"confluent-kafka": confluent, "aiokafka": aiokafka}
 
 if __name__ == "__main__":
     try:
-        CLIENTS[sys.argv[1]](*sys.argv[2:7], random.Random(sys.argv[7]))  # type: ignore[arg-type, call-arg]
+        CLIENTS[sys.argv[1]](*sys.argv[2:7], Random(sys.argv[7]))  # type: ignore[arg-type, call-arg]
     except Exception as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         os._exit(1)  # at once, without the client's clean-up

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -13,20 +12,21 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 from testkit.kafka_peer import available, java, libraries
 
 from headrace.testing.processes import NodeProcess
 from tools.prove.registry import ROOT
-from tools.prove.transactions.copier import ABORT_CHANCE, BATCH_MAX, COPY
+from tools.prove.transactions.copier import ABORT_PROBABILITY, BATCH_MAX, COPY
 from tools.prove.transactions.reading import COMMITTED, UNCOMMITTED, create_topics, ends, read_all, undecided
 
 PARTITIONS = 4
 RECORDS_A_KILL = 100
-NODE_KILL_CHANCE = 0.2
-ZOMBIE_CHANCE = 0.25  # share of kills before which a paused copier is replaced and then resumed
+NODE_KILL_PROBABILITY = 0.2
+ZOMBIE_PROBABILITY = 0.25  # share of kills before which a paused copier is replaced and then resumed
 ZOMBIE_S = (0.5, 3.0)
-BLIND_CHANCE = 0.3  # share of kills that do not wait for a commit and so hit a copier that has hardly started
+BLIND_PROBABILITY = 0.3  # share of kills that do not wait for a commit and so hit a copier that has hardly started
 BLIND_S_MAX = 2.0
 HEARD_S_MAX = 60.0
 AFTER_COMMIT_S_MAX = 0.3
@@ -80,7 +80,7 @@ class CopierProcess:
         self._left = b""
         where = [identity, route.bootstrap, route.source, route.target, route.group, str(seed)]
         command = (
-            java("Copier", *where, str(ABORT_CHANCE), str(BATCH_MAX), classes=classes)
+            java("Copier", *where, str(ABORT_PROBABILITY), str(BATCH_MAX), classes=classes)
             if client == JAVA
             else [sys.executable, "-m", "tools.prove.transactions.copier", client, *where]
         )
@@ -138,7 +138,7 @@ class Copying:
         self._node = node
         self._client = client
         self._classes = classes
-        self._chance = random.Random(f"{seed} {client}")
+        self._random = Random(f"{seed} {client}")
         name = client.lower()
         self._route = Route(node.bootstrap, f"{name}-source", f"{name}-target", f"{name}-copiers")
         self._sources = [(self._route.source, index) for index in range(PARTITIONS)]
@@ -178,24 +178,24 @@ class Copying:
 
     def _feed(self) -> None:
         for _ in range(RECORDS_A_KILL):
-            partition = self._chance.randrange(PARTITIONS)
+            partition = self._random.randrange(PARTITIONS)
             self._producer.produce(self._route.source, f"{self.fed}", partition=partition)
             self.fed += 1
 
     def _strike(self) -> None:
-        place = self._chance.randrange(len(self._copiers))
+        place = self._random.randrange(len(self._copiers))
         before = self.committed
-        if self._chance.random() < BLIND_CHANCE:
-            self._wait(self._chance.uniform(0, BLIND_S_MAX))
+        if self._random.random() < BLIND_PROBABILITY:
+            self._wait(self._random.uniform(0, BLIND_S_MAX))
         else:
             self._until(lambda: self.committed > before, HEARD_S_MAX, "no copier has committed anything")
-            self._wait(self._chance.uniform(0, AFTER_COMMIT_S_MAX))
-        if self._chance.random() < ZOMBIE_CHANCE:
+            self._wait(self._random.uniform(0, AFTER_COMMIT_S_MAX))
+        if self._random.random() < ZOMBIE_PROBABILITY:
             self._sleep_and_wake(place)
-        if self._chance.random() < NODE_KILL_CHANCE:
+        if self._random.random() < NODE_KILL_PROBABILITY:
             self._node.kill()
             self.node_kills += 1
-            self._wait(self._chance.uniform(0, 0.5))
+            self._wait(self._random.uniform(0, 0.5))
             self._node.start()
         self._copiers[place].kill()
         self.kills += 1
@@ -206,10 +206,10 @@ class Copying:
         sleeper = self._copiers[place]
         sleeper.pause()
         self._replace(place)
-        self._wait(self._chance.uniform(*ZOMBIE_S))
+        self._wait(self._random.uniform(*ZOMBIE_S))
         sleeper.resume()
         self.zombies += 1
-        self._wait(self._chance.uniform(0, BLIND_S_MAX))
+        self._wait(self._random.uniform(0, BLIND_S_MAX))
 
     def _finish(self) -> None:
         assert self._producer.flush(CAUGHT_UP_S_MAX) == 0, "the source could not be written"
@@ -253,7 +253,7 @@ class Copying:
         )
 
     def _hired(self, identity: str) -> CopierProcess:
-        return CopierProcess(self._client, identity, self._route, self._chance.randrange(1 << 32), self._classes)
+        return CopierProcess(self._client, identity, self._route, self._random.randrange(1 << 32), self._classes)
 
     def _replace(self, place: int) -> None:
         self._gone.append(self._copiers[place])

@@ -6,10 +6,10 @@ history only after everything that the workers had printed by then: nothing is i
 
 from __future__ import annotations
 
-import random
 import time
 from collections import Counter
 from collections.abc import Callable
+from random import Random
 
 from testkit.history import FinalRead, History, Place, check
 from testkit.history_transactions import POLL_COMMITTED, check_transactions
@@ -34,10 +34,10 @@ NODE_PAUSE_S = (0.1, 5.0)
 WORKER_PAUSE_S = (0.1, 2.0)
 DOWN_S_MAX = 0.3
 HEARD_S_MAX = 30.0
-EARLY_KILL_CHANCE = 0.2  # share of starts that are killed too, during recovery
+EARLY_KILL_PROBABILITY = 0.2  # share of starts that are killed too, during recovery
 EARLY_KILL_S = (0.05, 0.6)
-SUCCESSOR_CHANCE = 0.5  # share of paused workers that are replaced before they resume
-FRESH_ID_CHANCE = 0.3  # share of replacements with a new transactional id, which leave the old transaction open
+SUCCESSOR_PROBABILITY = 0.5  # share of paused workers that are replaced before they resume
+FRESH_ID_PROBABILITY = 0.3  # share of replacements with a new transactional id, which leave the old transaction open
 ENDED_S_MAX = 60.0
 TURN_S = 0.01
 PLACES: tuple[Place, ...] = tuple((topic, index) for topic in TOPICS for index in range(PARTITIONS))
@@ -84,7 +84,7 @@ class CommittedReader:
 
 class Rounds:
     def __init__(self, node: NodeProcess, seed: int) -> None:
-        self.chance = random.Random(seed)
+        self.random = Random(seed)
         self.history = History(time.monotonic)
         self.done: Counter[str] = Counter()
         self._node = node
@@ -116,17 +116,17 @@ class Rounds:
 
     def play(self) -> None:
         """Play one round: some load and a fault."""
-        self._run(self.chance.uniform(*LOAD_S), heard=True)
-        fault = self.chance.choices(list(FAULTS), list(FAULTS.values()))[0]
+        self._run(self.random.uniform(*LOAD_S), heard=True)
+        fault = self.random.choices(list(FAULTS), list(FAULTS.values()))[0]
         self.done[fault] += 1
         if fault == "node killed":
             self._kill_the_node()
         elif fault == "node paused":
             self._node.pause()
-            self._run(self.chance.uniform(*NODE_PAUSE_S))
+            self._run(self.random.uniform(*NODE_PAUSE_S))
             self._node.resume()
         elif fault == "worker killed":
-            place = self.chance.randrange(WORKERS)
+            place = self.random.randrange(WORKERS)
             self._workers[place].kill()
             self._replace(place)
         else:
@@ -160,32 +160,32 @@ class Rounds:
 
     def _hired(self, transactional_id: str) -> WorkerProcess:
         self._names += 1
-        seed = self.chance.randrange(1 << 32)
+        seed = self.random.randrange(1 << 32)
         return WorkerProcess(f"w{self._names}", transactional_id, self._node.bootstrap, seed, self.history)
 
     def _replace(self, place: int) -> None:
         self._gone.append(self._workers[place])
         again = self._workers[place].transactional_id
-        fresh = self.chance.random() < FRESH_ID_CHANCE
+        fresh = self.random.random() < FRESH_ID_PROBABILITY
         self._workers[place] = self._hired(f"{again}-{self._names}" if fresh else again)
 
     def _kill_the_node(self) -> None:
         self._node.kill()
-        if self.chance.random() < EARLY_KILL_CHANCE:
-            self.done["killed during recovery"] += _kill_during_start(self._node, self.chance.uniform(*EARLY_KILL_S))
-        self._run(self.chance.uniform(0, DOWN_S_MAX))
+        if self.random.random() < EARLY_KILL_PROBABILITY:
+            self.done["killed during recovery"] += _kill_during_start(self._node, self.random.uniform(*EARLY_KILL_S))
+        self._run(self.random.uniform(0, DOWN_S_MAX))
         if not self._node.is_running:
             self._node.start()
 
     def _pause_a_worker(self, meanwhile: Callable[[], None]) -> None:
-        place = self.chance.randrange(WORKERS)
+        place = self.random.randrange(WORKERS)
         sleeper = self._workers[place]
         sleeper.pause()
         try:
             meanwhile()
-            if self.chance.random() < SUCCESSOR_CHANCE:
+            if self.random.random() < SUCCESSOR_PROBABILITY:
                 self._replace(place)
-            self._run(self.chance.uniform(*WORKER_PAUSE_S))
+            self._run(self.random.uniform(*WORKER_PAUSE_S))
         finally:
             sleeper.resume()
         if sleeper in self._gone:

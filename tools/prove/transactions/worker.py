@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import sys
 import time
+from random import Random
 from typing import Any
 
 from tools.prove.transactions.reading import RECONNECT
@@ -21,8 +21,8 @@ from tools.prove.transactions.reading import RECONNECT
 TOPICS = ("bank", "shop")
 PARTITIONS = 3
 SENDS_MAX = 8
-ABORT_CHANCE = 0.25
-FLUSH_CHANCE = 0.3  # share of transactions whose records stay in the log for a while before the end is requested
+ABORT_PROBABILITY = 0.25
+FLUSH_PROBABILITY = 0.3  # share of transactions whose records stay in the log for a while before the end is requested
 FLUSHED_S_MAX = 0.2
 CALL_S_MAX = 10.0
 SETTINGS = {
@@ -46,7 +46,7 @@ class Worker:
         from confluent_kafka import Producer
 
         self._name = name
-        self._chance = random.Random(seed)
+        self._random = Random(seed)
         self._sent = 0
         self._over = False
         self._producer = Producer(
@@ -67,7 +67,7 @@ class Worker:
             self._producer.begin_transaction()
             try:
                 self._send(name)
-                if self._chance.random() < ABORT_CHANCE:
+                if self._random.random() < ABORT_PROBABILITY:
                     self._finish(name, "abort")
                 else:
                     self._finish(name, "commit")
@@ -77,15 +77,15 @@ class Worker:
                 self._finish(name, "abort")
 
     def _send(self, transaction: str) -> None:
-        for _ in range(self._chance.randint(1, SENDS_MAX)):
+        for _ in range(self._random.randint(1, SENDS_MAX)):
             value = f"{self._name}-{self._sent}"
             self._sent += 1
-            topic, partition = self._chance.choice(TOPICS), self._chance.randrange(PARTITIONS)
+            topic, partition = self._random.choice(TOPICS), self._random.randrange(PARTITIONS)
             say(do="send", transaction=transaction, topic=topic, partition=partition, value=value)
             self._producer.produce(topic, value, partition=partition, on_delivery=_delivered)
-        if self._chance.random() < FLUSH_CHANCE:
+        if self._random.random() < FLUSH_PROBABILITY:
             self._producer.flush(CALL_S_MAX)
-            time.sleep(self._chance.uniform(0, FLUSHED_S_MAX))
+            time.sleep(self._random.uniform(0, FLUSHED_S_MAX))
 
     def _finish(self, transaction: str, operation: str) -> None:
         say(do=operation, transaction=transaction)

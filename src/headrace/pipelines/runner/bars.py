@@ -61,7 +61,7 @@ def watching(is_bounded: bool, *, is_terminal: bool | None = None) -> Iterator[W
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         TaskProgressColumn(),
-        TextColumn("{task.fields[told]}", markup=False),
+        TextColumn("{task.fields[details]}", markup=False),
     )
     with Progress(*columns, console=Console(stderr=True)) as bars:
         yield Bars(bars)
@@ -96,6 +96,6 @@ class Bars:
     def __call__(self, statuses: Sequence[QueryStatus]) -> None:
         for one in statuses:
             if one.title not in self._tasks:
-                self._tasks[one.title] = self._bars.add_task(one.title, total=None, told="")
+                self._tasks[one.title] = self._bars.add_task(one.title, total=None, details="")
             done, total = (1, 1) if one.state == State.DONE.value else how_far(one)
-            self._bars.update(self._tasks[one.title], completed=done, total=total, told=describe(one))
+            self._bars.update(self._tasks[one.title], completed=done, total=total, details=describe(one))

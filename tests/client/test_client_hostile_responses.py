@@ -223,10 +223,10 @@ def test_log_truncation_is_detected_by_the_diverging_epoch() -> None:
     """The new leader has fewer records than were read from the old one (KIP-320)."""
 
     def response(request: FetchRequest) -> FetchResponse:
-        asked = request.topics[0].partitions[0]
-        if asked.fetch_offset < 20:
+        requested = request.topics[0].partitions[0]
+        if requested.fetch_offset < 20:
             return fetched(batch(0, epoch=1) + batch(10, epoch=1))  # written under leader epoch 1; metadata names 3
-        assert asked.last_fetched_epoch == 1 and asked.current_leader_epoch == 3
+        assert requested.last_fetched_epoch == 1 and requested.current_leader_epoch == 3
         return fetched(b"", diverging_epoch=FetchResponse.EpochEndOffset(epoch=1, end_offset=14))
 
     async def work(cluster: Cluster, reset: str) -> None:
@@ -252,13 +252,13 @@ def test_truncation_beyond_the_consumed_position_loses_no_records() -> None:
     state = {"truncated": False}
 
     def response(request: FetchRequest) -> FetchResponse:
-        asked = request.topics[0].partitions[0]
-        if asked.fetch_offset < 20 and not state["truncated"]:
+        requested = request.topics[0].partitions[0]
+        if requested.fetch_offset < 20 and not state["truncated"]:
             return fetched(batch(0, epoch=1) + batch(10, epoch=1))
         if not state["truncated"]:
             state["truncated"] = True
             return fetched(b"", diverging_epoch=FetchResponse.EpochEndOffset(epoch=1, end_offset=10))
-        return fetched(batch(asked.fetch_offset // 10 * 10, epoch=3))
+        return fetched(batch(requested.fetch_offset // 10 * 10, epoch=3))
 
     async def work(cluster: Cluster) -> None:
         consumer = AsyncConsumer({"auto.offset.reset": "none"}, cluster=cluster)

@@ -78,18 +78,20 @@ def poll_until(consumer: Consumer, count: int) -> list[ConsumerRecord]:
 
 
 @pytest.mark.parametrize(
-    ("face", "asynchronous"),
+    ("blocking", "asynchronous"),
     [(Producer, AsyncProducer), (Consumer, AsyncConsumer), (Admin, AsyncAdmin), (Transaction, TransactionSession)],
 )
-def test_blocking_clients_have_the_signatures_of_the_asyncio_clients(face: type[Any], asynchronous: type[Any]) -> None:
+def test_blocking_clients_have_the_signatures_of_the_asyncio_clients(
+    blocking: type[Any], asynchronous: type[Any]
+) -> None:
     inner = {"outbox", "is_implicit", "error", "batch_failed", "check_send", "admits", "close", "start", "block_s"}
     for name, method in inspect.getmembers(asynchronous):
-        if name.startswith("_") or (name in inner and not hasattr(face, name)):
+        if name.startswith("_") or (name in inner and not hasattr(blocking, name)):
             continue
-        assert hasattr(face, name), name
+        assert hasattr(blocking, name), name
         if inspect.isfunction(method):
             parameters = [(one.name, one.kind, one.default) for one in inspect.signature(method).parameters.values()]
-            ours = inspect.signature(getattr(face, name)).parameters.values()
+            ours = inspect.signature(getattr(blocking, name)).parameters.values()
             assert [(one.name, one.kind, one.default) for one in ours] == parameters, name
 
 

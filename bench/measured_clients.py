@@ -20,7 +20,7 @@ class Closable(Protocol):
         """Release resources. May be called more than once."""
 
 
-class Guest:
+class MeasuredClient:
     """A client or engine under measurement. As a contestant it delegates to its server, except for the name."""
 
     def __init__(self, name: str, server: Broker, owned: Closable | None = None) -> None:
@@ -58,7 +58,7 @@ class Guest:
 class Hosted(Protocol):
     """A line whose contestants are clients of a server."""
 
-    def guests(self, servers: Mapping[str, Broker]) -> list[Contestant]:
+    def measured_clients(self, servers: Mapping[str, Broker]) -> list[Contestant]:
         """Return the contestants in the order of rounds, ours named Headrace. Raise CannotRun if one is missing."""
 
 
