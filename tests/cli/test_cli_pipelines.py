@@ -89,7 +89,7 @@ def test_errors_in_a_pipeline_file_are_reported_with_their_location(
 
 
 def test_invalid_arguments_are_reported(command: Callable[..., Any], tmp_path: Path) -> None:
-    assert "is not there" in command("run", "nowhere.yaml", fails=True)
+    assert "does not exist" in command("run", "nowhere.yaml", fails=True)
     assert "name=value" in command("run", "shop.yaml", "-c", "oops", fails=True)
     assert "name the pipelines" in command("stop", fails=True)
     assert "no pipeline shop is running" in command("stop", "shop", fails=True)
@@ -160,10 +160,10 @@ def test_a_killed_driver_is_shown_as_gone_and_removed_by_stop(command: Callable[
     assert runs.all() == []
 
 
-def test_an_unresponsive_driver_is_shown_as_silent(command: Callable[..., Any], tmp_path: Path) -> None:
+def test_an_unresponsive_driver_is_shown_as_unresponsive(command: Callable[..., Any], tmp_path: Path) -> None:
     Runs(tmp_path / ".headrace").claim(Run(pipeline="shop", driver=this_process(), port=1))
     (one,) = json.loads(command("status", "--json"))
-    assert one["state"] == "unresponsive" and "does not answer" in one["error"]
+    assert one["state"] == "unresponsive" and "does not respond" in one["error"]
 
 
 def test_status_rows_are_formatted_for_the_table() -> None:

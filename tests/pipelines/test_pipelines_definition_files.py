@@ -367,7 +367,7 @@ def test_loading_a_folder_finds_pipelines_down_to_its_subfolders(written: Callab
 
 
 def test_paths_without_a_pipeline_are_reported(tmp_path: Path, written: Callable[..., Any]) -> None:
-    assert "is not there" in load_problems(tmp_path / "none.yaml")[0]
+    assert "does not exist" in load_problems(tmp_path / "none.yaml")[0]
     assert "has no pipelines" in load_problems(tmp_path)[0]
     assert "*.yaml, *.py or a folder is expected" in load_problems(written("", "a.txt"))[0]
     assert (

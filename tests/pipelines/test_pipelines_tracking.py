@@ -68,8 +68,8 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(autouse=True)
 def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.pipelines.source.tracking.DOUBT_S_MAX", 0.15)
-    monkeypatch.setattr("headrace.pipelines.source.brokers.DOUBT_S_MAX", 0.15)
+    monkeypatch.setattr("headrace.pipelines.source.tracking.STALE_S_MAX", 0.15)
+    monkeypatch.setattr("headrace.pipelines.source.brokers.STALE_S_MAX", 0.15)
     monkeypatch.setattr("headrace.pipelines.source.brokers.FIRST_CONTACT_S_MAX", 0.15)
 
 
