@@ -214,7 +214,7 @@ def test_format_refuses_a_formatted_directory_and_invalid_arguments(headrace: Co
 def test_a_full_disk_is_reported_with_its_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """When a disk is full, the operator must learn which one."""
+    """Check that the operator learns which disk is full."""
     from headrace.cli import main
 
     def refuse(self: Any, data: bytes) -> None:

@@ -184,7 +184,7 @@ def test_transactions_are_listed_by_filters(filters: ListFilters, passes: bool) 
 
 
 def test_a_transactional_id_without_a_transaction_passes_every_duration_filter() -> None:
-    """In Kafka 4.3 too, where its start time is -1."""
+    """Match Kafka 4.3, where its start time is -1."""
     harness = TransactionHarness()
     harness.execute(init())
     assert list_transactions([harness.shard], ListFilters(duration_ms=harness.now_ms), harness.now_ms)
@@ -269,7 +269,7 @@ def test_uncommitted_changes_are_discarded_when_leadership_is_lost(request_: Any
 
 
 def test_a_retried_init_is_fenced_by_a_new_coordinator() -> None:
-    """As in Kafka, which does not store the previous epoch."""
+    """Match Kafka, which does not store the previous epoch."""
     harness = TransactionHarness()
     harness.execute(init())
     harness.execute(init(PRODUCER))

@@ -158,7 +158,7 @@ def test_a_stream_writes_rows_once_and_resumes_at_its_checkpoint(
 def test_a_replay_of_the_last_batch_is_not_written_again(
     spark: SparkSession, servers: dict[str, str], topic: str, source: str, tmp_path: Path
 ) -> None:
-    """As after a crash between the sink's commit and Spark's."""
+    """Simulate a crash between the sink's commit and Spark's."""
     stream(spark, servers, topic, source, tmp_path).awaitTermination(END_S_MAX)
     commits = sorted((tmp_path / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     for path in (commits[-1], commits[-1].with_name(f".{commits[-1].name}.crc")):

@@ -16,7 +16,7 @@ READ_BYTES = 4096
 
 
 def end_with_parent() -> None:
-    """If standard input is a pipe, send SIGTERM to this process when it ends, and SIGKILL after CLEANLY_S_MAX."""
+    """Send SIGTERM to this process when the pipe on its standard input ends, and SIGKILL after CLEANLY_S_MAX."""
     if stat.S_ISFIFO(os.fstat(0).st_mode):
         threading.Thread(target=_watch, name="parent", daemon=True).start()
 
