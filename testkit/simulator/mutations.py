@@ -24,7 +24,7 @@ from headrace.statemachine.runtime import Runtime
 from headrace.storage.append import AppendInfo
 from headrace.storage.log import Log
 from headrace.storage.recovery import RecoveryReport
-from headrace.storage.segment import Segment
+from headrace.storage.segments.segment import Segment
 from testkit.simulator.disk import SimulatedFile
 
 WRITE_DELAY_S = 0.01

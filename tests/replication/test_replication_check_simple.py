@@ -65,7 +65,7 @@ def test_a_batch_may_have_exactly_max_message_bytes(codec: Codec, spare: int, ac
 
 def simple(partition: Partition, batch: memoryview) -> tuple[Any, int] | None:
     try:
-        return partition.check_simple(batch, NOW_MS)
+        return partition.checks.check_simple(batch, NOW_MS)
     except KafkaError:
         return None
 

@@ -76,9 +76,9 @@ def test_a_batch_that_recompression_makes_too_large_is_refused() -> None:
 def test_a_compressing_topic_needs_a_thread_for_large_batches() -> None:
     large = read_header(build_batch([Record(0, NOW_MS, None, bytes(THREAD_BYTES_MIN))]))
     converting = make_partition(make_files(), compression_type="lz4")
-    assert converting.compresses and converting.needs_thread(large)
+    assert converting.checks.compresses and converting.checks.needs_thread(large)
     plain = make_partition(make_files(), compression_type="uncompressed")
-    assert not plain.compresses and not plain.needs_thread(large)
+    assert not plain.checks.compresses and not plain.checks.needs_thread(large)
 
 
 @settings(deadline=None, max_examples=60)

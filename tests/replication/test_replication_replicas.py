@@ -351,7 +351,7 @@ def test_topic_configs_are_applied_to_the_open_log() -> None:
         assert (config.retention_bytes, config.flush_messages, config.flush_ms) == (5, 1, 9)
         assert (config.index_interval_bytes, config.max_message_bytes, config.file_delete_delay_ms) == (11, 1234, 3)
         assert partition.log.segments.active.roll_after_ms == 77_000
-        assert partition.requires_keys and partition.waits_for_disk and partition.after_max_ms == 5
+        assert partition.checks.requires_keys and partition.waits_for_disk and partition.checks.after_max_ms == 5
         info = append(partition)
         assert info.log_append_time == NOW_MS
         flush = partition.flushed(info.last_offset)

@@ -16,7 +16,7 @@ from headrace.storage.compaction.decisions import cleanable, plan_cleaning
 from headrace.storage.compaction.swap import Swap
 from headrace.storage.log import Log
 from headrace.storage.log_config import LogConfig
-from headrace.storage.scan import scan_batches
+from headrace.storage.segments.scan import scan_batches
 
 HOUR_MS = 3_600_000
 LIMITS = CleanerLimits(map_bytes=1 << 20, load_factor=0.9, chunk_bytes=4096, step_bytes=8192)

@@ -20,9 +20,9 @@ from headrace.replication.offset_checkpoints import ALL_CHECKPOINTS
 from headrace.replication.partition import Partition
 from headrace.replication.replicas import Replicas
 from headrace.storage.checkpoints import HIGH_WATERMARK_CHECKPOINT, LOG_START_CHECKPOINT
-from headrace.storage.deleted_segments import DeletedSegments
 from headrace.storage.files import is_transient
 from headrace.storage.retention import enforce
+from headrace.storage.segments.deleted_segments import DeletedSegments
 
 log = logging.getLogger(__name__)
 

@@ -99,7 +99,7 @@ class PartitionJournal(Generic[Record]):
         header = unpack_header(data)
         self.next_offset()
         self.partition.admit(ALL_ACKS)
-        if self.partition.compresses or header.size > self.partition.log.config.max_message_bytes:
+        if self.partition.checks.compresses or header.size > self.partition.log.config.max_message_bytes:
             # Otherwise there is nothing to check: the batch was built here.
             checked = self.partition.check(data, header, now_ms)
             if checked.converted is not None:

@@ -9,25 +9,13 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from crc32c import crc32c
-
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import NodeId, TopicPartition, Uuid
 from headrace.options.table import LONG_MAX
-from headrace.records.batch import (
-    CODEC_MASK,
-    CRC_START,
-    HEADER_BYTES,
-    LENGTH_OVERHEAD_BYTES,
-    BatchHeader,
-    pack_header,
-    unpack_header,
-)
-from headrace.records.compression import Codec
+from headrace.records.batch import HEADER_BYTES, BatchHeader, pack_header, unpack_header
 from headrace.records.control import TransactionMarker, build_marker
-from headrace.records.kernel import inspect_plain_batch
-from headrace.records.recompress import TARGETS, recompress
-from headrace.records.validate_batch import Checked, check_produced_batch, needs_thread, read_produced_header
+from headrace.records.validate_batch import Checked
+from headrace.replication.batch_checks import DECOMPRESSED_BYTES_MAX, BatchChecks
 from headrace.replication.traffic import TopicTraffic
 from headrace.replication.verification import Guard, Guards
 from headrace.storage.append import AppendInfo
@@ -42,16 +30,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)  # `log` is the partition's
 
-DECOMPRESSED_BYTES_MAX = 128 * 1024 * 1024  # per batch, against decompression bombs
-DECOMPRESSED_INLINE_MAX = 1024 * 1024  # decompressed on the event loop, in about a millisecond; more goes to a thread
-AFTER_MAX_MS = LONG_MAX - 10**14  # bound of message.timestamp.after.max.ms, so that now + this fits an int64
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 
-CODEC_MAX = int(Codec.ZSTD)
 ALL_RECORDS = -1  # DeleteRecords: up to the high watermark
 ALL_ACKS = -1
-
-make_header = BatchHeader._make
 
 
 class ReadPlan(NamedTuple):
@@ -79,12 +61,8 @@ class Partition:
         self.traffic = TopicTraffic()  # shared by the partitions of a topic
         self.guards = Guards()
         self._watchers: dict[Callable[[], None], None] = {}
-        self.requires_keys = False
+        self.checks = BatchChecks(log.config)
         self._append_time = False
-        self._codec: Codec | None = None  # compression.type; None if the producer chooses
-        self.compresses = False  # whether batches that arrive uncompressed are compressed
-        self.before_max_ms = log.config.message_timestamp_before_max_ms
-        self.after_max_ms = min(log.config.message_timestamp_after_max_ms, AFTER_MAX_MS)
         self.offline: str | None = None  # the reason, once the disk has failed
         self.waits_for_disk = False  # whether flush.messages is set, so that responses may have to wait (see `flushed`)
         self.commit: GroupCommit | None = None  # set by the owner of the event loop
@@ -104,13 +82,9 @@ class Partition:
         """Cache the options that appends need. Call this after the log was configured."""
         config = self.log.config
         self.min_isr = min_isr
-        self.requires_keys = config.is_compacted
+        self.checks = BatchChecks(config)
         self.waits_for_disk = self.commit is not None and config.flush_messages < LONG_MAX
         self._append_time = config.message_timestamp_type == "LogAppendTime"
-        self._codec = TARGETS[config.compression_type]
-        self.compresses = self._codec is not None and self._codec != Codec.NONE
-        self.before_max_ms = config.message_timestamp_before_max_ms
-        self.after_max_ms = min(config.message_timestamp_after_max_ms, AFTER_MAX_MS)
 
     def lead(self, leader: int, leader_epoch: int, isr: tuple[int, ...]) -> None:
         """Apply the leader and ISR from metadata; an epoch older than the current one is ignored."""
@@ -145,7 +119,7 @@ class Partition:
     def admit(self, acks: int) -> None:
         """Raise KafkaError if nothing may be appended now.
 
-        The next calls are `check` (in a thread if `needs_thread`) and `append`.
+        The next calls are `check` (in a thread if `checks.needs_thread`) and `append`.
         """
         if self.leader != self.node_id or self.offline is not None:
             self.check_leader()
@@ -158,86 +132,13 @@ class Partition:
     def check(
         self, records: memoryview, header: BatchHeader, now_ms: int, decompressed_max: int = DECOMPRESSED_BYTES_MAX
     ) -> Checked:
-        """Check a produced batch and convert it to the topic's compression type.
-
-        `records` is exactly the batch. The checks are in Kafka's order: base offset, size, contents.
-        """
-        config = self.log.config
-        if header.size > config.max_message_bytes and header.base_offset == 0:
-            self.traffic.bytes_rejected += header.size
-            raise KafkaError(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"the batch has {header.size} bytes, max.message.bytes is {config.max_message_bytes}",
-            )
-        timestamp_min, timestamp_max = self.timestamp_bounds(now_ms)
-        checked = check_produced_batch(
-            records,
-            header,
-            max_decompressed_bytes=decompressed_max,
-            require_keys=self.requires_keys,
-            timestamp_min=timestamp_min,
-            timestamp_max=timestamp_max,
-        )
-        return checked if self._codec is None else self._convert(checked, header, self._codec)
-
-    def check_simple(self, batch: memoryview, now_ms: int) -> tuple[BatchHeader, int] | None:
-        """Return header and largest timestamp of a batch that can be appended as it was sent; for the short path of Produce.
-
-        Return None, or raise KafkaError, if `check` has to decide: the batch is invalid, of a transaction, to be converted, or too
-        large for the event loop. A new rule of `check` needs its counterpart here.
-        """
-        if self.compresses:
-            return None
-        inspected = inspect_plain_batch(
-            batch, self.requires_keys, now_ms - self.before_max_ms, now_ms + self.after_max_ms
-        )
-        if inspected is None:
-            return self._check_simple_compressed(batch, now_ms)
-        header = make_header(inspected[0])
-        if (
-            header.batch_length > self.log.config.max_message_bytes - LENGTH_OVERHEAD_BYTES
-            or header.base_offset
-            or crc32c(batch[CRC_START:]) != header.crc
-        ):
-            return None
-        return header, inspected[1]
-
-    def _check_simple_compressed(self, batch: memoryview, now_ms: int) -> tuple[BatchHeader, int] | None:
-        header = read_produced_header(batch)
-        if (
-            header.size != len(batch)
-            or header.size > self.log.config.max_message_bytes
-            or header.base_offset
-            or not 0 < header.attributes <= CODEC_MAX
-            or self.needs_thread(header)
-        ):
-            return None
-        checked = self.check(batch, header, now_ms, DECOMPRESSED_INLINE_MAX)
-        return None if checked.converted is not None else (header, checked.max_timestamp)
-
-    def _convert(self, checked: Checked, header: BatchHeader, codec: Codec) -> Checked:
-        if header.attributes & CODEC_MASK == codec:
-            return checked
-        config = self.log.config
-        levels = {
-            Codec.GZIP: config.compression_gzip_level,
-            Codec.LZ4: config.compression_lz4_level,
-            Codec.ZSTD: config.compression_zstd_level,
-        }
-        converted = recompress(header, checked.records, codec, levels.get(codec))
-        if converted[1].size > config.max_message_bytes:
-            raise KafkaError(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"the batch has {converted[1].size} bytes as {config.compression_type}, max.message.bytes is {config.max_message_bytes}",
-            )
-        return checked._replace(converted=converted)
-
-    def timestamp_bounds(self, now_ms: int) -> tuple[int, int]:
-        """Return the smallest and largest timestamp that a record may have."""
-        return now_ms - self.before_max_ms, now_ms + self.after_max_ms
-
-    def needs_thread(self, header: BatchHeader) -> bool:
-        return needs_thread(header, converts=self.compresses)
+        """Check a produced batch and count it if it is too large; see `BatchChecks.check`."""
+        try:
+            return self.checks.check(records, header, now_ms, decompressed_max)
+        except KafkaError as error:
+            if error.code is ErrorCode.MESSAGE_TOO_LARGE:
+                self.traffic.bytes_rejected += header.size
+            raise
 
     def append(
         self,

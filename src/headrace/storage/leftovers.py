@@ -17,7 +17,7 @@ from headrace.storage.names import (
     TEMPORARY_SUFFIX,
     offset_of,
 )
-from headrace.storage.scan import scan_headers
+from headrace.storage.segments.scan import scan_headers
 
 _OFFSET_SUFFIXES = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
 

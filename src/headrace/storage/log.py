@@ -22,7 +22,7 @@ from headrace.storage.log_truncation import TruncatableLog
 from headrace.storage.partition_metadata import claim_directory
 from headrace.storage.producer_state import CompletedTransaction
 from headrace.storage.recovery import Loader, RecoveryReport
-from headrace.storage.segment import Segment
+from headrace.storage.segments.segment import Segment
 
 NO_APPEND_TIME = -1
 
@@ -83,10 +83,7 @@ class Log(TruncatableLog):
         """
         size = header.batch_length + LENGTH_OVERHEAD_BYTES
         if size > self.config.segment_bytes:
-            raise KafkaError(
-                ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"the batch has {size} bytes, segment.bytes is {self.config.segment_bytes}",
-            )
+            raise self._larger_than_segment(size)
         if header.producer_id >= 0:
             if header.attributes & CONTROL:
                 marker = marker or transaction_marker(batch)
@@ -125,6 +122,10 @@ class Log(TruncatableLog):
             elif not header.attributes & CONTROL:
                 self.producers.appended(header, first, timestamp)
         return AppendInfo(first, last, now_ms if append_time else NO_APPEND_TIME, False, completed)
+
+    def _larger_than_segment(self, size: int) -> KafkaError:
+        limit = self.config.segment_bytes
+        return KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE, f"the batch has {size} bytes, segment.bytes is {limit}")
 
     def _append_marker(
         self,

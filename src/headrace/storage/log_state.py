@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from headrace.base.ids import TopicPartition, Uuid
 from headrace.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, encode_leader_epochs
-from headrace.storage.deleted_segments import DeletionQueue
 from headrace.storage.files import File, Files
 from headrace.storage.log_config import LogConfig
 from headrace.storage.names import DELETE_DIR_SUFFIX, marked_dir_name
 from headrace.storage.recovery import LoadedLog
-from headrace.storage.segment import Segment
+from headrace.storage.segments.deleted_segments import DeletionQueue
+from headrace.storage.segments.segment import Segment
 from headrace.storage.sync import SyncPlan
 
 

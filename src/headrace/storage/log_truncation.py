@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.storage.deleted_segments import DeletedSegments
 from headrace.storage.log_state import LogState
 from headrace.storage.recovery import reload_producers
-from headrace.storage.segment import Segment
+from headrace.storage.segments.deleted_segments import DeletedSegments
+from headrace.storage.segments.segment import Segment
 
 
 class TruncatableLog(LogState):

@@ -29,8 +29,8 @@ from headrace.storage.log_config import LogConfig
 from headrace.storage.names import LOG_SUFFIX, offset_of
 from headrace.storage.producer_snapshots import ProducerSnapshots
 from headrace.storage.producer_state import ProducerState
-from headrace.storage.segment import Segment
-from headrace.storage.segments import Segments
+from headrace.storage.segments.segment import Segment
+from headrace.storage.segments.segment_list import Segments
 
 
 class Cut(NamedTuple):

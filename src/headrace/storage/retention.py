@@ -11,7 +11,7 @@ from contextlib import suppress
 from headrace.base.errors import CorruptData
 from headrace.storage.files import is_transient
 from headrace.storage.log import Log
-from headrace.storage.segment import Segment
+from headrace.storage.segments.segment import Segment
 
 SEGMENTS_AT_ONCE = 16  # renaming the files of this many segments takes about a millisecond
 DELETE_POLICY = "delete"

@@ -25,8 +25,9 @@ from headrace.protocol.messages.produce import ProduceRequest, ProduceResponse
 from headrace.records.batch import CODEC_MASK, TRANSACTIONAL, BatchHeader
 from headrace.records.compression import Codec
 from headrace.records.validate_batch import Checked, InvalidRecords, read_produced_header
+from headrace.replication.batch_checks import DECOMPRESSED_INLINE_MAX
 from headrace.replication.group_commit import Synced
-from headrace.replication.partition import DECOMPRESSED_INLINE_MAX, Partition
+from headrace.replication.partition import Partition
 from headrace.replication.replicas import Replicas
 from headrace.replication.traffic import TopicTraffic
 from headrace.replication.verification import Guard, NoVerifier, TransactionVerifier
@@ -117,7 +118,7 @@ class ProduceApi:
                         records = records[: header.size]
                     partition.admit(acks)
                     admitted = partition
-                    if unusual or partition.compresses:
+                    if unusual or partition.checks.compresses:
                         compressed = _check_compressed(partition, records, header, now_ms)
                         if compressed is not None and unusual & TRANSACTIONAL:
                             guard = self._transactional.guard(
@@ -362,7 +363,7 @@ def _count_refusal(traffic: TopicTraffic, error: KafkaError) -> None:
 
 def _check_compressed(partition: Partition, records: memoryview, header: BatchHeader, now_ms: int) -> Checked | None:
     """Check the batch; return None if a thread has to, because it is large before or after decompression."""
-    if partition.needs_thread(header):
+    if partition.checks.needs_thread(header):
         return None
     try:
         return partition.check(records, header, now_ms, DECOMPRESSED_INLINE_MAX)

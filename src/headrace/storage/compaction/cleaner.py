@@ -30,7 +30,7 @@ from headrace.records.legacy import decode_any_records, read_any_header
 from headrace.records.record import record_section
 from headrace.storage.compaction.decisions import CleanedTransactions, CleaningPlan, LastBatches, group_segments
 from headrace.storage.names import CLEANED_SUFFIX
-from headrace.storage.segment import Run, Segment
+from headrace.storage.segments.segment import Run, Segment
 
 SLOT_BYTES = 24
 SLOTS_MIN = 64

@@ -16,7 +16,7 @@ from headrace.storage.indexes.aborted_index import AbortedTransaction
 from headrace.storage.log import Log
 from headrace.storage.log_config import LONG_MAX, LogConfig
 from headrace.storage.producer_state import NO_OFFSET, ProducerEntry
-from headrace.storage.segment import RELATIVE_OFFSET_MAX, Segment
+from headrace.storage.segments.segment import RELATIVE_OFFSET_MAX, Segment
 
 GROUP_SEGMENTS_MAX = 64  # segments merged into one; their files are renamed in one turn of the event loop
 

@@ -20,7 +20,7 @@ from headrace.storage.indexes.index_file import IndexFile
 from headrace.storage.producer_state import CompletedTransaction
 
 if TYPE_CHECKING:
-    from headrace.storage.segment import Segment
+    from headrace.storage.segments.segment import Segment
 
 ENTRY = Struct(">hqqqq")
 ENTRY_VERSION = 0

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from headrace.records.batch import NO_TIMESTAMP, BatchHeader
 from headrace.storage.indexes.sparse_index import CorruptIndex
-from headrace.storage.segment import Segment
+from headrace.storage.segments.segment import Segment
 
 
 class TimestampedOffset(NamedTuple):

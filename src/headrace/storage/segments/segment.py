@@ -16,11 +16,11 @@ from crc32c import crc32c
 from headrace.base.errors import CorruptData
 from headrace.records.batch import BatchHeader, Buffer, CorruptBatch
 from headrace.storage.files import Files
-from headrace.storage.indexed_segment import IndexedSegment, time_to_index
 from headrace.storage.indexes.sparse_index import CorruptIndex
 from headrace.storage.log_config import LogConfig
 from headrace.storage.names import LOG_SUFFIX, SEGMENT_SUFFIXES, segment_name
-from headrace.storage.scan import scan_batches, scan_headers
+from headrace.storage.segments.indexed_segment import IndexedSegment, time_to_index
+from headrace.storage.segments.scan import scan_batches, scan_headers
 
 RELATIVE_OFFSET_MAX = 2**31 - 1
 TAIL_BATCHES_MAX = 512  # batches whose position is cached; above this, half of them are dropped

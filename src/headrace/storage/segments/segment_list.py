@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
-from headrace.storage.segment import Segment
+from headrace.storage.segments.segment import Segment
 
 
 class Segments:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from headrace.storage.files import Files, is_transient
-from headrace.storage.segment import Segment
+from headrace.storage.segments.segment import Segment
 
 
 class DeletedSegments(NamedTuple):

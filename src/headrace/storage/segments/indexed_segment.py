@@ -17,8 +17,8 @@ from headrace.storage.files import Files
 from headrace.storage.indexes.sparse_index import CorruptIndex
 from headrace.storage.indexes.time_index import TimestampOffset
 from headrace.storage.log_config import LogConfig
-from headrace.storage.scan import scan_headers
-from headrace.storage.segment_files import SegmentFiles
+from headrace.storage.segments.scan import scan_headers
+from headrace.storage.segments.segment_files import SegmentFiles
 
 
 class IndexedSegment(SegmentFiles):
