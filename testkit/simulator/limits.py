@@ -17,7 +17,8 @@ from headrace.quorum import log as quorum_log
 from headrace.quorum import snapshots, snapshotter
 from headrace.records import validate_batch
 from headrace.server import connection, connection_pool, response_writer
-from headrace.storage import file_range, scan, segment
+from headrace.storage import file_range
+from headrace.storage.segments import scan, segment
 
 SMALL_SHARE = 0.4
 
