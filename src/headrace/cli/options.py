@@ -64,6 +64,12 @@ def parse_pair(option: str, text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
+def check_partition(topic: str, partition: int | None, known: Sequence[int]) -> None:
+    """Raise ConfigError if --partition is given and the topic has no such partition."""
+    if partition is not None and partition not in known:
+        raise ConfigError(f"--partition {partition}: {topic} has partitions 0 to {len(known) - 1}")
+
+
 def refuse_unset(entity: str, names: Sequence[str], own: Collection[str], known: Collection[str]) -> None:
     """Raise ConfigError for all names that are not in `own`, the options set on the entity."""
     unset = [
