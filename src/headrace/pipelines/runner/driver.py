@@ -18,7 +18,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from headrace.base.clock import Clock, SystemClock
+from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigError, HeadraceError
 from headrace.pipelines.runner.control import Control
 from headrace.pipelines.runner.dead_letters import DeadLetterCounter, dead_letter_topics
@@ -81,7 +81,6 @@ class Driver:
         runtime: Path = RUNTIME,
         engine: Engine | None = None,
         port: int = 0,
-        clock: Clock | None = None,
         ticks_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
         watch: Callable[[Sequence[QueryStatus]], None] | None = None,
     ) -> None:
@@ -97,7 +96,7 @@ class Driver:
         self._engine = engine or SparkEngine(pipelines, spark, self._log_file)
         self._runs = Runs(runtime)
         self._port = port
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._ticks_ms = ticks_ms
         self._watch = watch
         self._queries = {
