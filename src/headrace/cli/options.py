@@ -42,6 +42,14 @@ CommandConfig = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+ValidateOnly = Annotated[
+    bool, typer.Option("--validate-only", help="Check whether the change is possible without making it.")
+]
+GroupId = Annotated[str, typer.Argument(metavar="GROUP", help="Group id.")]
+# A topic with partitions, for `reset_offsets.parse_topics`.
+PARTITIONS_OPTION = typer.Option(
+    metavar="NAME[:0,2]", help="Topic, with its partitions if not all of them; may be repeated."
+)
 SettingFlags = Annotated[
     list[str] | None,
     typer.Option("-c", "--set", metavar="NAME=VALUE", help="Set an option of the node; may be repeated."),

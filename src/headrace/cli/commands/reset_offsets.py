@@ -11,7 +11,7 @@ import typer
 
 from headrace.base.errors import ConfigError, ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.cli.options import Bootstrap, CommandConfig, Json
+from headrace.cli.options import PARTITIONS_OPTION, Bootstrap, CommandConfig, GroupId, Json
 from headrace.cli.output import Failures, progress, show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.cli.times import before_now, parse_datetime
@@ -50,11 +50,8 @@ class OffsetChange(NamedTuple):
 
 
 def reset_offsets(
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="Group id.")],
-    topic: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME[:0,2]", help="Topic, with its partitions if not all of them; may be repeated."),
-    ] = None,
+    group: GroupId,
+    topic: Annotated[list[str] | None, PARTITIONS_OPTION] = None,
     all_topics: Annotated[
         bool, typer.Option("--all-topics", help="All topics for which the group has committed offsets.")
     ] = False,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, Self
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.base.ids import TopicPartition
+from headrace.base.ids import TopicPartition, indexes_by_topic
 from headrace.client.retry import Retry, RetryPolicy
 from headrace.client.wire.cluster import Cluster
 from headrace.client.wire.connection import Connection
@@ -251,12 +250,10 @@ async def producers_of(
     connection: Connection, partitions: Sequence[TopicPartition]
 ) -> tuple[list[ActiveProducer], dict[TopicPartition, KafkaError]]:
     """Return the producers that this broker remembers, and the errors of partitions it did not describe."""
-    topics: dict[str, list[int]] = defaultdict(list)
-    for topic, index in partitions:
-        topics[topic].append(index)
     request = DescribeProducersRequest(
         topics=[
-            DescribeProducersRequest.TopicRequest(name=name, partition_indexes=some) for name, some in topics.items()
+            DescribeProducersRequest.TopicRequest(name=name, partition_indexes=some)
+            for name, some in indexes_by_topic(partitions).items()
         ]
     )
     response: DescribeProducersResponse = await connection.request(request)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.base.ids import TopicPartition
+from headrace.base.ids import TopicPartition, indexes_by_topic
 from headrace.client.group.coordinator import GroupCoordinator
-from headrace.client.group.membership import CommittedOffset, GroupMetadata
+from headrace.client.group.membership import CommittedOffset, GroupMetadata, offsets_by_topic
 from headrace.client.group.settings import CONSUMER, group_settings
 from headrace.client.retry import Retry, RetryPolicy
 from headrace.client.wire.cluster import Cluster
@@ -99,16 +98,7 @@ class Commits:
     async def _send(
         self, offsets: Mapping[TopicPartition, CommittedOffset], group: GroupMetadata, timeout_s: float
     ) -> dict[TopicPartition, ErrorCode]:
-        topics: dict[str, list[OffsetCommitRequest.OffsetCommitRequestPartition]] = defaultdict(list)
-        for (topic, partition), committed in offsets.items():
-            topics[topic].append(
-                OffsetCommitRequest.OffsetCommitRequestPartition(
-                    partition_index=partition,
-                    committed_offset=committed.offset,
-                    committed_leader_epoch=committed.leader_epoch,
-                    committed_metadata=committed.metadata,
-                )
-            )
+        topics = offsets_by_topic(offsets, OffsetCommitRequest.OffsetCommitRequestPartition)
         request = OffsetCommitRequest(
             group_id=group.group_id,
             generation_id_or_member_epoch=group.generation,
@@ -133,9 +123,7 @@ class Commits:
         self, partitions: Collection[TopicPartition], group: GroupMetadata, timeout_s: float
     ) -> dict[TopicPartition, CommittedOffset | ErrorCode | None]:
         """Fetch committed offsets; None where nothing is committed."""
-        topics: dict[str, list[int]] = defaultdict(list)
-        for topic, partition in partitions:
-            topics[topic].append(partition)
+        topics = indexes_by_topic(partitions)
         is_member = self._settings.protocol == CONSUMER and group.member_id != ""
 
         def request(version: int) -> OffsetFetchRequest:

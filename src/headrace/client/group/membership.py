@@ -6,10 +6,13 @@ application is not processing records. So whatever a callback says about a parti
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import NamedTuple, Protocol
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple, Protocol, TypeVar
 
 from headrace.base.ids import TopicPartition
+
+PartitionData = TypeVar("PartitionData")
 
 NO_GENERATION = -1
 
@@ -36,6 +39,23 @@ class CommittedOffset(NamedTuple):
     offset: int  # offset of the next record to read
     leader_epoch: int = -1  # leader epoch of the last record read; -1: unknown
     metadata: str = ""
+
+
+def offsets_by_topic(
+    offsets: Mapping[TopicPartition, CommittedOffset], make_partition: Callable[..., PartitionData]
+) -> dict[str, list[PartitionData]]:
+    """Return the offsets of each topic as data of OffsetCommit or TxnOffsetCommit, which name their fields alike."""
+    topics: dict[str, list[PartitionData]] = defaultdict(list)
+    for (topic, index), committed in offsets.items():
+        topics[topic].append(
+            make_partition(
+                partition_index=index,
+                committed_offset=committed.offset,
+                committed_leader_epoch=committed.leader_epoch,
+                committed_metadata=committed.metadata,
+            )
+        )
+    return topics
 
 
 class RebalanceListener(Protocol):
