@@ -395,7 +395,7 @@ async def reports_deleted_offsets_and_recreated_topics(bootstrap: str) -> None:
     async with cluster(bootstrap) as there:
         with pytest.raises(OffsetGone, match=f"{here}: offset 2 does not exist; the partition holds 6 to 10") as gone:
             await anext(read_range(there, here, 2, 8))
-        assert (gone.value.partition, gone.value.wanted, gone.value.earliest, gone.value.latest) == (here, 2, 6, 10)
+        assert (gone.value.partition, gone.value.requested, gone.value.earliest, gone.value.latest) == (here, 2, 6, 10)
         with pytest.raises(OffsetGone, match="offset 10 does not exist; the partition holds 6 to 10"):
             assert [one.num_rows async for one in read_range(there, here, 6, 12, RangeOptions(stall_s_max=0.3))] == []
         await there.refresh([topic])

@@ -41,15 +41,15 @@ SPARE = 1.2  # factor on the estimated size of the rest of the range, as records
 
 
 class OffsetGone(KafkaError):
-    """The log does not hold the offset: it begins later by now (retention), or ends earlier (records were lost)."""
+    """The log does not hold the offset: it now begins later (retention) or ends earlier (records were lost)."""
 
-    def __init__(self, partition: TopicPartition, wanted: int, earliest: int, latest: int) -> None:
+    def __init__(self, partition: TopicPartition, requested: int, earliest: int, latest: int) -> None:
         super().__init__(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{partition}: offset {wanted} does not exist; the partition holds {earliest} to {latest}",
+            f"{partition}: offset {requested} does not exist; the partition holds {earliest} to {latest}",
         )
         self.partition = partition
-        self.wanted = wanted
+        self.requested = requested
         self.earliest = earliest
         self.latest = latest
 

@@ -131,7 +131,7 @@ class Commits:
             if version < MANY_GROUPS_VERSION_MIN:
                 names = [OffsetFetchRequest.OffsetFetchRequestTopic(name, some) for name, some in topics.items()]
                 return OffsetFetchRequest(group_id=group.group_id, topics=names, require_stable=is_stable)
-            wanted = OffsetFetchRequest.OffsetFetchRequestGroup(
+            requested = OffsetFetchRequest.OffsetFetchRequestGroup(
                 group_id=group.group_id,
                 member_id=group.member_id if is_member else None,
                 member_epoch=group.generation if is_member else -1,
@@ -140,7 +140,7 @@ class Commits:
                     for name, some in topics.items()
                 ],
             )
-            return OffsetFetchRequest(groups=[wanted], require_stable=is_stable)
+            return OffsetFetchRequest(groups=[requested], require_stable=is_stable)
 
         response: OffsetFetchResponse = await self._coordinator.request_by_version(
             OffsetFetchRequest, request, BY_NAME_VERSION_MAX, timeout_s=timeout_s
@@ -157,7 +157,7 @@ class Commits:
 
 
 def _retriable(codes: frozenset[ErrorCode], current: Current | None) -> frozenset[ErrorCode]:
-    """Return the codes to retry: those given, and an outdated epoch if the current one can be had."""
+    """Return the codes to retry: those given, and an outdated epoch if `current` can return a newer one."""
     return codes if current is None else codes | {ErrorCode.STALE_MEMBER_EPOCH}
 
 

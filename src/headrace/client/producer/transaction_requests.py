@@ -204,7 +204,7 @@ async def add_partitions(
 
 
 def _worst(codes: list[ErrorCode]) -> ErrorCode:
-    """Return the decisive one of several codes; OPERATION_NOT_ATTEMPTED only follows from another error."""
+    """Return the decisive code; OPERATION_NOT_ATTEMPTED only follows from another error."""
     errors = [code for code in codes if code not in (ErrorCode.NONE, ErrorCode.OPERATION_NOT_ATTEMPTED)]
     lasting = [code for code in errors if code not in _TRANSIENT]
     return next(iter([*lasting, *errors]), ErrorCode.NONE)
@@ -276,9 +276,9 @@ async def end_transaction(
     """Commit or abort a transaction, and return the identity for the next one.
 
     This may be repeated, also by another process: ending the same transaction in the same way again is not an error.
-    `implicit` says whether the transaction is of version 2, as its producer knows; None: as the cluster is now.
+    `implicit` says whether the transaction is of version 2, which its producer knows; None: use the cluster's version.
 
-    Raise ProducerFenced if the transaction is over already (timed out, or another producer took over),
+    Raise ProducerFenced if the transaction has already ended (timed out, or another producer took over),
     InvalidTransactionState if it was ended the other way.
     """
     request = EndTxnRequest(

@@ -49,13 +49,13 @@ def read_task(task: TaskRange, options: SourceOptions, columns: tuple[str, ...],
             yield from _Pump(background(), task, position, options, columns, unit)
             return
         except OffsetGone as gone:
-            place, earliest = gone.partition, gone.earliest
-            if earliest <= gone.wanted:
-                what = f"{place}: offset {gone.wanted} was to be read, but the log now ends at {gone.latest}"
+            partition, earliest = gone.partition, gone.earliest
+            if earliest <= gone.requested:
+                what = f"{partition}: offset {gone.requested} was to be read, but the log now ends at {gone.latest}"
                 report_losses([Loss(what)], options.fail_on_data_loss)
                 return
-            what = f"{place}: offset {gone.wanted} was to be read, but the log now starts at {earliest}"
-            report_losses([Loss(what, place, min(earliest, task.end) - gone.wanted)], options.fail_on_data_loss)
+            what = f"{partition}: offset {gone.requested} was to be read, but the log now starts at {earliest}"
+            report_losses([Loss(what, partition, min(earliest, task.end) - gone.requested)], options.fail_on_data_loss)
             position = earliest
         except TopicChanged as changed:
             report_losses([Loss(changed.message)], options.fail_on_data_loss)
