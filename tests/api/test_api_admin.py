@@ -54,14 +54,14 @@ def test_every_advertised_api_version_gets_a_response(node: EmbeddedNode, admin:
 
 
 def end(admin: Admin, topic: str, index: int = 0) -> int:
-    wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=-1)
-    topics = [ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[wanted])]
+    requested = ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=-1)
+    topics = [ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[requested])]
     return admin.send_request(ListOffsetsRequest(replica_id=-1, topics=topics)).topics[0].partitions[0].offset
 
 
 def delete_records(admin: Admin, topic: str, index: int, offset: int) -> tuple[ErrorCode, int]:
-    wanted = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=index, offset=offset)
-    topics = [DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[wanted])]
+    requested = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=index, offset=offset)
+    topics = [DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[requested])]
     answer = admin.send_request(DeleteRecordsRequest(topics=topics, timeout_ms=1000)).topics[0].partitions[0]
     return ErrorCode(answer.error_code), answer.low_watermark
 
@@ -81,10 +81,10 @@ def test_offset_for_leader_epoch_returns_the_end_offset_of_an_epoch(admin: Admin
     admin.produce("epochs", 0, b"a", b"b")
 
     def send_request(epoch: int, current: int = -1, index: int = 0) -> tuple[ErrorCode, int, int]:
-        wanted = OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
+        requested = OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
             partition=index, current_leader_epoch=current, leader_epoch=epoch
         )
-        topics = [OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic="epochs", partitions=[wanted])]
+        topics = [OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic="epochs", partitions=[requested])]
         answer = admin.send_request(OffsetForLeaderEpochRequest(topics=topics)).topics[0].partitions[0]
         return ErrorCode(answer.error_code), answer.leader_epoch, answer.end_offset
 
@@ -97,8 +97,8 @@ def test_offset_for_leader_epoch_returns_the_end_offset_of_an_epoch(admin: Admin
 def test_describe_producers_returns_the_state_of_active_producers(admin: Admin) -> None:
     admin.create("written")
     assert admin.produce("written", 0, b"a", b"b", producer=(4000, 3, 0)).error_code == 0
-    wanted = DescribeProducersRequest.TopicRequest(name="written", partition_indexes=[0, 5])
-    known, unknown = admin.send_request(DescribeProducersRequest(topics=[wanted])).topics[0].partitions
+    requested = DescribeProducersRequest.TopicRequest(name="written", partition_indexes=[0, 5])
+    known, unknown = admin.send_request(DescribeProducersRequest(topics=[requested])).topics[0].partitions
     [state] = known.active_producers
     assert (state.producer_id, state.producer_epoch, state.last_sequence, state.current_txn_start_offset) == (
         4000,
@@ -137,8 +137,8 @@ def test_describe_topic_partitions_pages_through_topics_with_a_cursor(admin: Adm
 
 def test_new_partitions_accept_records_once_create_partitions_responds(admin: Admin) -> None:
     admin.create("grown")
-    wanted = CreatePartitionsRequest.CreatePartitionsTopic(name="grown", count=3, assignments=None)
-    assert admin.send_request(CreatePartitionsRequest(topics=[wanted], timeout_ms=5000)).results[0].error_code == 0
+    requested = CreatePartitionsRequest.CreatePartitionsTopic(name="grown", count=3, assignments=None)
+    assert admin.send_request(CreatePartitionsRequest(topics=[requested], timeout_ms=5000)).results[0].error_code == 0
     assert admin.produce("grown", 2, b"a").error_code == 0
 
 
@@ -222,8 +222,8 @@ def replica_sizes(admin: Admin) -> dict[tuple[str, int, bool], tuple[str, int]]:
 
 
 def move(admin: Admin, path: str, topic: str, index: int = 0) -> ErrorCode:
-    wanted = AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(name=topic, partitions=[index])
-    dirs = [AlterReplicaLogDirsRequest.AlterReplicaLogDir(path=path, topics=[wanted])]
+    requested = AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(name=topic, partitions=[index])
+    dirs = [AlterReplicaLogDirsRequest.AlterReplicaLogDir(path=path, topics=[requested])]
     return ErrorCode(admin.send_request(AlterReplicaLogDirsRequest(dirs=dirs)).results[0].partitions[0].error_code)
 
 

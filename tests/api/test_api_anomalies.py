@@ -188,8 +188,8 @@ def test_an_abort_leaves_the_committed_group_offset_unchanged(admin: Admin, topi
 
     def committed() -> int:
         """Return the committed offset once no commit is pending."""
-        wanted = OffsetFetchRequest.OffsetFetchRequestTopics(name=topic, partition_indexes=[0])
-        add_offsets = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=[wanted])
+        requested = OffsetFetchRequest.OffsetFetchRequestTopics(name=topic, partition_indexes=[0])
+        add_offsets = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=[requested])
         while True:
             answer = admin.send_request(OffsetFetchRequest(groups=[add_offsets], require_stable=True), 9)
             (found,) = answer.groups[0].topics[0].partitions

@@ -112,11 +112,11 @@ def test_kafkas_admin_client_id_may_produce_to_internal_topics(version: int) -> 
 
 @pytest.mark.parametrize("client_id", ["client", ADMIN_CLIENT])
 def test_delete_records_of_internal_topics_is_refused(node: EmbeddedNode, client_id: str) -> None:
-    def wanted(name: str, index: int = 0) -> DeleteRecordsRequest.DeleteRecordsTopic:
+    def requested(name: str, index: int = 0) -> DeleteRecordsRequest.DeleteRecordsTopic:
         partition = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=index, offset=0)
         return DeleteRecordsRequest.DeleteRecordsTopic(name=name, partitions=[partition])
 
-    topics = [wanted(GROUPS_TOPIC), wanted(TRANSACTIONS_TOPIC), wanted(GROUPS_TOPIC, 99), wanted(ORDINARY)]
+    topics = [requested(GROUPS_TOPIC), requested(TRANSACTIONS_TOPIC), requested(GROUPS_TOPIC, 99), requested(ORDINARY)]
     answer = run(node, lambda connection: connection.request(DeleteRecordsRequest(topics=topics)), client_id)
     invalid, unknown = ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     codes = [one.error_code for topic in answer.topics for one in topic.partitions]

@@ -15,7 +15,7 @@ from tests.replication.replication_samples import NODE, NOW_MS, TOPIC_ID, make_f
 from headrace.api.transactions.txn_offset_commit import TxnOffsetCommitApi
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import TopicPartition
-from headrace.broker.shard_runner import Coordination
+from headrace.broker.shard_runner import Coordination, CoordinatorTopic
 from headrace.coordinators.group.handler_table import GROUP_HANDLERS
 from headrace.coordinators.group.offset_reads import FetchGroup, fetch
 from headrace.coordinators.group.records import decode_group_record, encode_group_record
@@ -82,16 +82,14 @@ class OffsetsHarness:
             Topic("other", TOPIC_ID, (state,)),
         ]
         image = Image(topics={topic.name: topic for topic in topics})
-        self.groups = Coordination(
+        topic = CoordinatorTopic(
             "t",
             lambda: GroupShard(GROUP_HANDLERS, GroupSettings(), lambda: image, Random(2)),
             encode_group_record,
             decode_group_record,
-            lambda: image,
-            FakeClock(NOW_MS),
-            self.loop,
-            end=end_request,
+            end_request,
         )
+        self.groups = Coordination(topic, lambda: image, FakeClock(NOW_MS), self.loop)
         self.verifier = Verifier()
         self.verification = True
         self.authority: Any = ALLOW_ALL

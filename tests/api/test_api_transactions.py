@@ -193,8 +193,8 @@ def test_end_txn_is_idempotent_and_completes_the_transaction(admin: Admin, versi
     again = end(admin, identity, commit, version)
     assert again.error_code == ErrorCode.NONE and again.producer_epoch == ended.producer_epoch
     assert end(admin, identity, not commit, version).error_code == ErrorCode.INVALID_TXN_STATE
-    wanted = "CompleteCommit" if commit else "CompleteAbort"
-    assert describe(admin, identity.name).transaction_state == wanted and describe(admin, identity.name).topics == []
+    requested = "CompleteCommit" if commit else "CompleteAbort"
+    assert describe(admin, identity.name).transaction_state == requested and describe(admin, identity.name).topics == []
 
 
 def test_end_txn_without_an_open_transaction_or_known_producer_is_refused(admin: Admin) -> None:

@@ -13,7 +13,7 @@ from tests.fakes import FakeClock
 from tests.replication.replication_samples import NODE, NOW_MS, TOPIC_ID, make_files, make_partition
 
 from headrace.base.errors import CorruptData, ErrorCode, KafkaError
-from headrace.broker.shard_runner import LOAD_AGAIN_S, Coordination
+from headrace.broker.shard_runner import LOAD_AGAIN_S, Coordination, CoordinatorTopic
 from headrace.coordinators.partitioning import coordinator_partition, java_hash
 from headrace.metadata.image import Image, Topic
 from headrace.metadata.image import Partition as PartitionState
@@ -84,9 +84,8 @@ class ShardHarness:
         self.partition = make_partition(make_files())
         state = PartitionState(replicas=(NODE,), isr=(NODE,), leader=NODE, leader_epoch=0, partition_epoch=0)
         image = Image(topics={"t": Topic("t", TOPIC_ID, (state,))})
-        self.coordination = Coordination(
-            "t", Register, encode, decode, lambda: image, FakeClock(NOW_MS, self.loop), self.loop
-        )
+        topic = CoordinatorTopic("t", Register, encode, decode)
+        self.coordination = Coordination(topic, lambda: image, FakeClock(NOW_MS, self.loop), self.loop)
 
     def run(self, scenario: Callable[..., Any]) -> None:
         async def run_elected() -> None:

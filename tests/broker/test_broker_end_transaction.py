@@ -13,7 +13,7 @@ from tests.fakes import FakeClock
 from tests.replication.replication_samples import NODE, NOW_MS, TOPIC_ID, make_files, make_partition
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.broker.shard_runner import Coordination
+from headrace.broker.shard_runner import Coordination, CoordinatorTopic
 from headrace.coordinators.group.handler_table import GROUP_HANDLERS
 from headrace.coordinators.group.offset_reads import FetchGroup, fetch
 from headrace.coordinators.group.records import GroupRecord, decode_group_record, encode_group_record
@@ -51,16 +51,14 @@ class OffsetsHarness:
         self.partition = make_partition(make_files(), **options)
         state = PartitionState(replicas=(NODE,), isr=(NODE,), leader=NODE, leader_epoch=0, partition_epoch=0)
         image = Image(topics={"t": Topic("t", TOPIC_ID, (state,))})
-        self.coordination = Coordination(
+        topic = CoordinatorTopic(
             "t",
             lambda: GroupShard(GROUP_HANDLERS, GroupSettings(), lambda: image, Random(2)),
             encode_group_record,
             decode_group_record,
-            lambda: image,
-            FakeClock(NOW_MS),
-            self.loop,
-            end=end_request,
+            end_request,
         )
+        self.coordination = Coordination(topic, lambda: image, FakeClock(NOW_MS), self.loop)
 
     def run(self, scenario: Callable[..., Any]) -> None:
         async def run_elected() -> None:

@@ -14,7 +14,7 @@ from tests.fakes import FakeClock
 from tests.replication.replication_samples import NODE, NOW_MS, TOPIC_ID, make_files, make_partition
 
 from headrace.base.errors import ErrorCode
-from headrace.broker.shard_runner import LOAD_SLICE_S, Coordination
+from headrace.broker.shard_runner import LOAD_SLICE_S, Coordination, CoordinatorTopic
 from headrace.client.wire.connection import Connection
 from headrace.coordinators.group.groups import list_groups
 from headrace.coordinators.group.handler_table import GROUP_HANDLERS
@@ -128,9 +128,8 @@ def test_loading_groups_yields_to_other_tasks(per_batch: int) -> None:
     for start in range(0, len(records), per_batch):
         batch = build_batch(records[start : start + per_batch])
         partition.append(memoryview(batch), read_header(batch), NOW_MS, NOW_MS)
-    coordination = Coordination(
-        "t", make, encode_group_record, decode_group_record, lambda: image, FakeClock(NOW_MS), loop
-    )
+    topic = CoordinatorTopic("t", make, encode_group_record, decode_group_record)
+    coordination = Coordination(topic, lambda: image, FakeClock(NOW_MS), loop)
 
     async def watch(seen: list[Any]) -> None:
         while True:

@@ -22,7 +22,7 @@ from headrace.client.consumer.fetching import READ_COMMITTED
 from headrace.client.consumer.list_offsets import EARLIEST, LATEST, list_offsets
 from headrace.client.consumer.position_lookup import NoOffset
 from headrace.client.consumer.positions import NotAssigned
-from headrace.client.consumer.range_reader import OffsetGone, TopicChanged, read_range
+from headrace.client.consumer.range_reader import OffsetGone, RangeOptions, TopicChanged, read_range
 from headrace.client.wire.cluster import Cluster
 from headrace.protocol.messages.delete_records import DeleteRecordsRequest
 
@@ -282,7 +282,8 @@ async def reads_committed(bootstrap: str) -> None:
         reader.assign([here])
         assert (await poll_values(reader, 7)).count(b"no") == 4
     async with cluster(bootstrap) as there:
-        rows = [one async for one in read_range(there, here, 0, 10, columns=("value",), isolation=READ_COMMITTED)]
+        options = RangeOptions(columns=("value",), isolation=READ_COMMITTED)
+        rows = [one async for one in read_range(there, here, 0, 10, options)]
         assert [value for one in rows for value in one["value"].to_pylist()] == [b"yes", b"yes", b"plain"]
 
 
@@ -375,15 +376,14 @@ async def reads_ranges(bootstrap: str) -> None:
         for start, end, max_bytes, rows_max in ((0, 5000, 1 << 20, 65536), (17, 4321, 20_000, 100), (3, 4, 1, 1)):
             offsets: list[int] = []
             found: list[bytes] = []
-            async for rows in read_range(
-                there, here, start, end, columns=("offset", "value"), max_bytes=max_bytes, rows_max=rows_max
-            ):
+            options = RangeOptions(columns=("offset", "value"), max_bytes=max_bytes, rows_max=rows_max)
+            async for rows in read_range(there, here, start, end, options):
                 assert 0 < rows.num_rows <= rows_max
                 offsets += rows["offset"].to_pylist()
                 found += rows["value"].to_pylist()
             assert offsets == list(range(start, end)) and found == values[start:end]
         assert [one async for one in read_range(there, here, 7, 7)] == []
-        first = await anext(read_range(there, here, 0, 5000, columns=("value",)))
+        first = await anext(read_range(there, here, 0, 5000, RangeOptions(columns=("value",))))
         assert first.schema.names == ["value"]
 
 
@@ -395,9 +395,9 @@ async def reports_deleted_offsets_and_recreated_topics(bootstrap: str) -> None:
     async with cluster(bootstrap) as there:
         with pytest.raises(OffsetGone, match=f"{here}: offset 2 does not exist; the partition holds 6 to 10") as gone:
             await anext(read_range(there, here, 2, 8))
-        assert (gone.value.partition, gone.value.wanted, gone.value.earliest, gone.value.latest) == (here, 2, 6, 10)
+        assert (gone.value.partition, gone.value.requested, gone.value.earliest, gone.value.latest) == (here, 2, 6, 10)
         with pytest.raises(OffsetGone, match="offset 10 does not exist; the partition holds 6 to 10"):
-            assert [one.num_rows async for one in read_range(there, here, 6, 12, stall_s_max=0.3)] == []
+            assert [one.num_rows async for one in read_range(there, here, 6, 12, RangeOptions(stall_s_max=0.3))] == []
         await there.refresh([topic])
         before = there.topic_id(topic)
     delete_topic(bootstrap, topic)
@@ -405,7 +405,7 @@ async def reports_deleted_offsets_and_recreated_topics(bootstrap: str) -> None:
     write(bootstrap, topic, [b"other"] * 10)
     async with cluster(bootstrap) as there:
         with pytest.raises(TopicChanged, match=f"topic {topic} was recreated: its id was"):
-            await anext(read_range(there, here, 0, 8, topic_id=before))
+            await anext(read_range(there, here, 0, 8, RangeOptions(topic_id=before)))
         listed = await list_offsets(there, {here: EARLIEST})
         assert listed[here].offset == 0 and (await list_offsets(there, {here: LATEST}))[here].offset == 10
 
@@ -422,7 +422,7 @@ async def refreshes_metadata_before_raising_topic_changed(bootstrap: str) -> Non
         write(bootstrap, topic, [b"second"])
         await newer.refresh([topic])
         assert newer.topic_id(topic) != older.topic_id(topic)
-        rows = await anext(read_range(older, here, 0, 1, topic_id=newer.topic_id(topic)))
+        rows = await anext(read_range(older, here, 0, 1, RangeOptions(topic_id=newer.topic_id(topic))))
         assert rows["value"].to_pylist() == [b"second"]
 
 

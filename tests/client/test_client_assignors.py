@@ -99,22 +99,22 @@ def test_unknown_topics_are_not_assigned(assignor: Any) -> None:
 def groups(draw: st.DrawFn, same: bool = False) -> tuple[Layout, dict[str, Subscribed]]:
     counts = draw(st.dictionaries(st.sampled_from(TOPICS), st.integers(1, 6), min_size=1))
     names = [f"m{number}" for number in range(draw(st.integers(1, 6)))]
-    wanted = st.frozensets(st.sampled_from(TOPICS), min_size=1)
-    all_want = draw(wanted)
+    some_topics = st.frozensets(st.sampled_from(TOPICS), min_size=1)
+    same_topics = draw(some_topics)
     everything = [TopicPartition(topic, index) for topic in TOPICS for index in range(7)]
     subscriptions: dict[str, Subscribed] = {}
     free = set(everything)
     for name in names:
-        topics = all_want if same else draw(wanted)
+        topics = same_topics if same else draw(some_topics)
         owned = draw(st.lists(st.sampled_from(sorted(free)), unique=True, max_size=8)) if free else []
         free -= set(owned)
         subscriptions[name] = Subscribed(topics, tuple(owned), 3, user_data=encode_sticky_data(owned, 3))
     return Layout(counts), subscriptions
 
 
-def wanted_partitions(layout: Layout, subscriptions: Mapping[str, Subscribed]) -> set[TopicPartition]:
-    wanted = frozenset().union(*(one.topics for one in subscriptions.values()))
-    return {TopicPartition(topic, index) for topic in wanted for index in range(layout.counts.get(topic, 0))}
+def subscribed_partitions(layout: Layout, subscriptions: Mapping[str, Subscribed]) -> set[TopicPartition]:
+    topics = frozenset().union(*(one.topics for one in subscriptions.values()))
+    return {TopicPartition(topic, index) for topic in topics for index in range(layout.counts.get(topic, 0))}
 
 
 @given(groups(), st.sampled_from(ASSIGNORS[:3]))
@@ -126,7 +126,7 @@ def test_every_subscribed_partition_is_assigned_to_exactly_one_subscriber(
     assigned = assignor.assign(layout, subscriptions)
     assert assigned.keys() == subscriptions.keys()
     all_given = Counter(one for some in assigned.values() for one in some)
-    assert all_given == Counter(wanted_partitions(layout, subscriptions))
+    assert all_given == Counter(subscribed_partitions(layout, subscriptions))
     assert all(one.topic in subscriptions[member].topics for member, some in assigned.items() for one in some)
 
 
@@ -145,10 +145,10 @@ def test_sticky_is_balanced(group: tuple[Layout, dict[str, Subscribed]]) -> None
 @given(groups(same=True))
 @settings(deadline=None, max_examples=150)
 def test_sticky_moves_as_few_partitions_as_possible(group: tuple[Layout, dict[str, Subscribed]]) -> None:
-    """With equal subscriptions, members that had most keep the larger shares; each keeps all that fits its share."""
+    """Check that with equal subscriptions, members with the most partitions get the larger shares, and each keeps all that fit."""
     layout, subscriptions = group
     assigned = StickyAssignor().assign(layout, subscriptions)
-    everything = wanted_partitions(layout, subscriptions)
+    everything = subscribed_partitions(layout, subscriptions)
     had = {member: set(one.owned) & everything for member, one in subscriptions.items()}
     least, larger = divmod(len(everything), len(subscriptions))
     shares = [least + (place < larger) for place in range(len(subscriptions))]
@@ -182,7 +182,7 @@ def test_cooperative_never_assigns_owned_partitions_and_converges_within_the_reb
     """Two rebalances suffice unless subscriptions differ and one revocation causes another."""
     layout, subscriptions = group
     cooperative = CooperativeStickyAssignor()
-    everything = Counter(wanted_partitions(layout, subscriptions))
+    everything = Counter(subscribed_partitions(layout, subscriptions))
     for _ in range(REBALANCES_MAX):
         assigned = cooperative.assign(layout, subscriptions)
         for member, some in assigned.items():
@@ -204,7 +204,9 @@ def test_cooperative_converges_in_two_rebalances_with_equal_subscriptions(
     layout, subscriptions = group
     cooperative = CooperativeStickyAssignor()
     second = cooperative.assign(layout, _rejoined(subscriptions, cooperative.assign(layout, subscriptions)))
-    assert Counter(one for some in second.values() for one in some) == Counter(wanted_partitions(layout, subscriptions))
+    assert Counter(one for some in second.values() for one in some) == Counter(
+        subscribed_partitions(layout, subscriptions)
+    )
 
 
 def _rejoined(

@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.base.ids import TopicPartition
 from headrace.client.consumer.consumer import AsyncConsumer
-from headrace.client.consumer.range_reader import read_range
+from headrace.client.consumer.range_reader import RangeOptions, read_range
 from headrace.client.wire.cluster import Cluster
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
 from headrace.protocol.messages.produce import ProduceRequest
@@ -44,7 +44,8 @@ def test_a_range_reader_survives_kills_of_its_broker(headrace_node: EmbeddedNode
             await fill(cluster)
             found: list[bytes] = []
             starts: list[asyncio.Task[Any]] = []
-            async for rows in read_range(cluster, HERE, 0, RECORDS, columns=("offset", "value"), max_bytes=5000):
+            options = RangeOptions(columns=("offset", "value"), max_bytes=5000)
+            async for rows in read_range(cluster, HERE, 0, RECORDS, options):
                 found += rows["value"].to_pylist()
                 if len(found) // 1500 > len(starts):
                     if starts:

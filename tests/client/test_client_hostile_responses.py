@@ -12,7 +12,7 @@ from tests.client.scripted_broker import TOPIC, TOPIC_ID, ScriptedBroker, fetche
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition, Uuid
 from headrace.client.consumer.consumer import AsyncConsumer
-from headrace.client.consumer.range_reader import OffsetGone, TopicChanged, read_range
+from headrace.client.consumer.range_reader import OffsetGone, RangeOptions, TopicChanged, read_range
 from headrace.client.wire.cluster import Cluster
 from headrace.client.wire.frames import UnexpectedResponse
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -40,7 +40,7 @@ def damaged(data: bytes, position: int) -> bytes:
 
 async def read(cluster: Cluster, end: int = 100, **options: Any) -> list[int]:
     found: list[int] = []
-    async for rows in read_range(cluster, HERE, 0, end, columns=("offset",), **options):
+    async for rows in read_range(cluster, HERE, 0, end, RangeOptions(columns=("offset",), **options)):
         found += rows["offset"].to_pylist()
     return found
 
@@ -193,7 +193,7 @@ def test_a_range_beyond_the_log_end_raises_offset_gone() -> None:
     async def work(cluster: Cluster) -> None:
         found: list[int] = []
         with pytest.raises(OffsetGone, match="t-0: offset 100 does not exist; the partition holds 0 to 100"):
-            async for rows in read_range(cluster, HERE, 85, 120, columns=("offset",), stall_s_max=0.3):
+            async for rows in read_range(cluster, HERE, 85, 120, RangeOptions(columns=("offset",), stall_s_max=0.3)):
                 found += rows["offset"].to_pylist()
         assert found == list(range(85, 100))
 
@@ -212,7 +212,7 @@ def test_a_topic_recreated_during_a_read_raises_topic_changed() -> None:
     async def work(cluster: Cluster) -> None:
         found: list[int] = []
         with pytest.raises(TopicChanged, match="topic t was recreated"):
-            async for rows in read_range(cluster, HERE, 0, 100, columns=("offset",)):
+            async for rows in read_range(cluster, HERE, 0, 100, RangeOptions(columns=("offset",))):
                 found += rows["offset"].to_pylist()
         assert found == list(range(50))
 

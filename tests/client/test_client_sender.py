@@ -272,7 +272,7 @@ def test_large_batches_are_compressed_off_the_event_loop_and_in_order() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_random_faults_do_not_duplicate_or_reorder_acknowledged_records(seed: int) -> None:
-    """With random faults and partitions, acknowledged records are in the log once and in the order they were sent."""
+    """Check that after random faults, acknowledged records are in the log once, in the order they were sent."""
     random = Random(seed)
     kinds = [None, None, None, CUT, "written, and cut", ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.INVALID_RECORD]
     log = FakeLog(*[random.choice(kinds) for _ in range(40)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -222,85 +223,119 @@ def test_random_faults_write_each_batch_at_most_once_and_in_order(first_seed: in
 
 def run_random_faults(seed: int) -> None:
     random_source = Random(seed)
-    sequences, partition = started(), Partition()
-    accumulator = Accumulator(batch_bytes=1, linger_s=0.0, delivery_s=1000.0)
-    wire: deque[Any] = deque()  # batch, the stamp it was sent with, the response if it has arrived
-    names: dict[ProducerBatch, int] = {}
-    acknowledged: list[int] = []
-    refused: list[int] = []
-    in_doubt: list[int] = []
+    producer = FaultyProducer(random_source)
+    for name in range(random_source.randint(1, 12)):
+        producer.append(name)
+        for _ in range(random_source.randint(0, 8)):
+            producer.step()
+    producer.finish()
+    producer.check(seed)
 
-    def step() -> None:
-        act = random_source.choice(
+
+@dataclass(eq=False)
+class Flight:
+    """A request in flight, with the identity and sequence that its batch had when it was sent."""
+
+    batch: ProducerBatch
+    identity: ProducerIdentity
+    base_sequence: int
+    response: ErrorCode | None = None  # None until the request has arrived
+
+
+class FaultyProducer:
+    """A producer of one partition, over a connection on which requests and responses are lost or refused at random."""
+
+    def __init__(self, random_source: Random) -> None:
+        self.random = random_source
+        self.sequences, self.partition = started(), Partition()
+        self.accumulator = Accumulator(batch_bytes=1, linger_s=0.0, delivery_s=1000.0)
+        self.wire: deque[Flight] = deque()
+        self.names: dict[ProducerBatch, int] = {}
+        self.acknowledged: list[int] = []
+        self.refused: list[int] = []
+        self.in_doubt: list[int] = []
+
+    def append(self, name: int) -> None:
+        self.accumulator.append(HERE, 0, None, b"", (), None, size=40, now=0.0)
+        self.names[list(self.accumulator.incomplete)[-1]] = name
+
+    def step(self) -> None:
+        act = self.random.choice(
             ["send", "send", "arrive", "arrive", "answer", "answer", "cut", "refuse", "expire", "error"]
         )
-        head = accumulator.head(HERE)
-        if act == "send" and head is not None and len(wire) < IN_FLIGHT_MAX and sequences.admits(head):
-            (batch,) = accumulator.drain([HERE], bytes_max=1 << 20, admits=lambda batch: True)
-            sequences.assign(batch)
-            batch.attempts += 1
-            wire.append([batch, (batch.identity, batch.base_sequence), None])
+        head = self.accumulator.head(HERE)
+        if act == "send" and head is not None and len(self.wire) < IN_FLIGHT_MAX and self.sequences.admits(head):
+            self.send()
         elif act in ("arrive", "refuse", "error"):
-            flight = next((flight for flight in wire if flight[2] is None), None)
+            flight = next((flight for flight in self.wire if flight.response is None), None)
             if flight is not None:
-                arrive(flight, act)
-        elif act == "answer" and wire and wire[0][2] is not None:
-            batch, _, code = wire.popleft()
-            handle_response(batch, code)
+                self.arrive(flight, act)
+        elif act == "answer" and self.wire and self.wire[0].response is not None:
+            self.answer()
         elif act == "cut":
-            while wire:
-                handle_response(wire.popleft()[0], ErrorCode.NETWORK_EXCEPTION)
+            while self.wire:
+                self.handle_response(self.wire.popleft().batch, ErrorCode.NETWORK_EXCEPTION)
         elif act == "expire" and head is not None and head.has_sequence:
-            accumulator.drain([HERE], bytes_max=1 << 20, admits=lambda batch: True)
-            sequences.failed(head, written=None)
-            in_doubt.append(names[head])
-        sequences.settle()
+            self.drain()
+            self.sequences.failed(head, written=None)
+            self.in_doubt.append(self.names[head])
+        self.sequences.settle()
 
-    def arrive(flight: list[Any], act: str) -> None:
-        batch, (identity, base_sequence), _ = flight
-        if act == "refuse" and names[batch] not in partition.log:  # a batch that was appended is not refused later
-            flight[2] = ErrorCode.INVALID_RECORD
+    def finish(self) -> None:
+        """Go on without faults: requests in flight arrive and get their responses, then the next is sent."""
+        for _ in range(2000):
+            if self.accumulator.head(HERE) is None and not self.wire:
+                break
+            for flight in self.wire:
+                if flight.response is None:
+                    self.arrive(flight, "arrive")
+            while self.wire:
+                self.answer()
+            self.sequences.settle()
+            head = self.accumulator.head(HERE)
+            if head is not None:
+                assert self.sequences.admits(head)
+                self.send()
+
+    def check(self, seed: int) -> None:
+        log, acknowledged, in_doubt = self.partition.log, self.acknowledged, self.in_doubt
+        assert self.accumulator.head(HERE) is None and not self.wire, seed
+        assert len(log) == len(set(log)), (seed, "twice")
+        assert log == sorted(log), (seed, "overtaken")
+        assert set(acknowledged) <= set(log) <= set(acknowledged) | set(in_doubt), (seed, "lost")
+        assert len(acknowledged) + len(self.refused) + len(in_doubt) == len(self.names), seed
+
+    def drain(self) -> ProducerBatch:
+        (batch,) = self.accumulator.drain([HERE], bytes_max=1 << 20, admits=lambda batch: True)
+        return batch
+
+    def send(self) -> None:
+        batch = self.drain()
+        self.sequences.assign(batch)
+        batch.attempts += 1
+        self.wire.append(Flight(batch, batch.identity, batch.base_sequence))
+
+    def arrive(self, flight: Flight, act: str) -> None:
+        name = self.names[flight.batch]
+        if act == "refuse" and name not in self.partition.log:  # a batch that was appended is not refused later
+            flight.response = ErrorCode.INVALID_RECORD
         elif act == "error":
-            flight[2] = ErrorCode.NOT_ENOUGH_REPLICAS
+            flight.response = ErrorCode.NOT_ENOUGH_REPLICAS
         else:
-            flight[2] = partition.append(names[batch], identity, base_sequence, batch.count)
+            flight.response = self.partition.append(name, flight.identity, flight.base_sequence, flight.batch.count)
 
-    def handle_response(batch: ProducerBatch, code: ErrorCode) -> None:
-        sequences.returned(batch)
+    def answer(self) -> None:
+        flight = self.wire.popleft()
+        assert flight.response is not None
+        self.handle_response(flight.batch, flight.response)
+
+    def handle_response(self, batch: ProducerBatch, code: ErrorCode) -> None:
+        self.sequences.returned(batch)
         if code is ErrorCode.NONE:
-            sequences.acknowledged(batch, 0)
-            acknowledged.append(names[batch])
-        elif sequences.judge(batch, code, -1) is Verdict.RETRY:
-            accumulator.put_back(batch)
+            self.sequences.acknowledged(batch, 0)
+            self.acknowledged.append(self.names[batch])
+        elif self.sequences.judge(batch, code, -1) is Verdict.RETRY:
+            self.accumulator.put_back(batch)
         else:
-            sequences.failed(batch, written=False)
-            refused.append(names[batch])
-
-    for name in range(random_source.randint(1, 12)):
-        accumulator.append(HERE, 0, None, b"", (), None, size=40, now=0.0)
-        names[list(accumulator.incomplete)[-1]] = name
-        for _ in range(random_source.randint(0, 8)):
-            step()
-    for _ in range(2000):
-        if accumulator.head(HERE) is None and not wire:
-            break
-        # Finish without faults: requests in flight arrive and get their responses, then the next is sent.
-        for flight in wire:
-            if flight[2] is None:
-                arrive(flight, "arrive")
-        while wire:
-            batch, _, code = wire.popleft()
-            handle_response(batch, code)
-        sequences.settle()
-        head = accumulator.head(HERE)
-        if head is not None:
-            assert sequences.admits(head)
-            (batch,) = accumulator.drain([HERE], bytes_max=1 << 20, admits=lambda batch: True)
-            sequences.assign(batch)
-            batch.attempts += 1
-            wire.append([batch, (batch.identity, batch.base_sequence), None])
-    assert accumulator.head(HERE) is None and not wire, seed
-    assert len(partition.log) == len(set(partition.log)), (seed, "twice")
-    assert partition.log == sorted(partition.log), (seed, "overtaken")
-    assert set(acknowledged) <= set(partition.log) <= set(acknowledged) | set(in_doubt), (seed, "lost")
-    assert len(acknowledged) + len(refused) + len(in_doubt) == len(names), seed
+            self.sequences.failed(batch, written=False)
+            self.refused.append(self.names[batch])

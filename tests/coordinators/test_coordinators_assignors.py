@@ -65,8 +65,10 @@ def check_complete(
             for index in indexes:
                 assert (topic_id, index) not in owners
                 owners[(topic_id, index)] = one.member_id
-    wanted = {(topic_id, index) for one in members for topic_id in one.topics for index in range(partitions[topic_id])}
-    assert owners.keys() == wanted
+    expected = {
+        (topic_id, index) for one in members for topic_id in one.topics for index in range(partitions[topic_id])
+    }
+    assert owners.keys() == expected
     return owners
 
 
@@ -108,7 +110,7 @@ def test_uniform_is_balanced(group: tuple[list[MemberSpec], dict[Uuid, int]]) ->
 @settings(deadline=None, max_examples=150)
 @given(groups(same_topics=True))
 def test_uniform_moves_as_few_partitions_as_possible(group: tuple[list[MemberSpec], dict[Uuid, int]]) -> None:
-    """As many of the partitions that members had and still want stay as their shares allow."""
+    """Check that members keep as many of their subscribed partitions as their shares allow."""
     members, partitions = group
     assignment = assign_uniform(members, partitions)
     total = sum(partitions[one] for one in members[0].topics)

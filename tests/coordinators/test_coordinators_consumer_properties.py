@@ -137,8 +137,8 @@ class ConsumerGroups(RuleBasedStateMachine):
                 client.fenced()
         self.harness.pass_time(50_000)  # sessions of dead members expire
         settle(self.harness, self.clients)
-        wanted = {name for client in self.clients for name in client.topics}
-        topics = [topic for name, topic in self.harness.image.topics.items() if name in wanted]
+        expected = {name for client in self.clients for name in client.topics}
+        topics = [topic for name, topic in self.harness.image.topics.items() if name in expected]
         assert sum(len(client.owned) for client in self.clients) == sum(len(topic.partitions) for topic in topics)
         self.no_partition_has_two_owners()
         if self.clients:

@@ -23,7 +23,7 @@ from headrace.demo.folders import Folders
 from headrace.demo.results.expected import PATIENCE_MS, RESULTS
 from headrace.demo.shop.events import bell
 from headrace.demo.shop.layout import Layout
-from headrace.demo.shop.requests import Shop, places_of
+from headrace.demo.shop.requests import Shop, partitions_of
 from headrace.demo.stages import QUERIES, SHOP, topic_of
 from headrace.pipelines.source.offsets import StreamOffset
 
@@ -44,13 +44,13 @@ def main(folder: str, bootstrap: str, fault: str = "") -> None:
         while not stopped.wait(POLL_INTERVAL_S):
             layout, ends = shop.layout(), shop.ends()
             is_closed = bool(layout.closings) and not layout.missing_bells(ends)
-            if is_closed and not any(shop.ends(places_of([one.topic for one in RESULTS])).values()):
+            if is_closed and not any(shop.ends(partitions_of([one.topic for one in RESULTS])).values()):
                 write(folders, bootstrap, layout, layout.closings[-1], fault)
             watermark_ms = bell(len(layout.closings) - 1, layout.closings).at_ms - PATIENCE_MS if is_closed else 0
-            results = shop.ends(places_of([one.topic for one in RESULTS]), committed=True)
+            results = shop.ends(partitions_of([one.topic for one in RESULTS]), committed=True)
             for query in QUERIES:
                 there = ends if query.pipeline == SHOP else results
-                offsets = {place: end for place, end in there.items() if place.topic == topic_of(query)}
+                offsets = {partition: end for partition, end in there.items() if partition.topic == topic_of(query)}
                 write_checkpoint(folders.checkpoints / query.pipeline / query.result.name, batch, watermark_ms, offsets)
             batch += 1
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headrace.base.ids import TopicPartition
 from headrace.demo.shop import events
 from headrace.demo.shop.events import PARTITIONS, Click, Order
-from headrace.demo.shop.layout import CLICK_PLACES, ORDER_PLACES, PLACES, Layout, closings_of
+from headrace.demo.shop.layout import CLICK_PARTITIONS, EVENT_PARTITIONS, ORDER_PARTITIONS, Layout, closings_of
 
 EVENTS_MAX = 300
 CLOSINGS = st.lists(st.integers(0, EVENTS_MAX), max_size=4, unique=True).map(sorted)
@@ -18,19 +18,19 @@ CLOSINGS = st.lists(st.integers(0, EVENTS_MAX), max_size=4, unique=True).map(sor
 
 def written(count: int, closings: list[int]) -> dict[TopicPartition, list[Click | Order]]:
     """Write the logs event by event, without using offsets."""
-    logs: dict[TopicPartition, list[Click | Order]] = {place: [] for place in PLACES}
+    logs: dict[TopicPartition, list[Click | Order]] = {partition: [] for partition in EVENT_PARTITIONS}
     clicks = orders = 0
     for event in range(count + 1):
         if event in closings:
-            for place in CLICK_PLACES:
-                logs[place].append(events.bell(closings.index(event), closings))
+            for partition in CLICK_PARTITIONS:
+                logs[partition].append(events.bell(closings.index(event), closings))
         if event == count:
             break
         if event % events.ORDER_EVERY == events.CLICKS_OF_TEN:
-            logs[ORDER_PLACES[orders % PARTITIONS]].append(events.order(orders, closings))
+            logs[ORDER_PARTITIONS[orders % PARTITIONS]].append(events.order(orders, closings))
             orders += 1
         else:
-            logs[CLICK_PLACES[clicks % PARTITIONS]].append(events.click(clicks, closings))
+            logs[CLICK_PARTITIONS[clicks % PARTITIONS]].append(events.click(clicks, closings))
             clicks += 1
     return logs
 
@@ -40,9 +40,9 @@ def written(count: int, closings: list[int]) -> dict[TopicPartition, list[Click 
 def test_layout_offsets_match_a_log_written_event_by_event(count: int, closings: list[int]) -> None:
     layout = Layout(closings)
     logs = written(count, closings)
-    assert layout.ends(count) == {place: len(log) for place, log in logs.items()}
-    for place, log in logs.items():
-        assert [layout.record(place, offset) for offset in range(len(log))] == log
+    assert layout.ends(count) == {partition: len(log) for partition, log in logs.items()}
+    for partition, log in logs.items():
+        assert [layout.record(partition, offset) for offset in range(len(log))] == log
     assert layout.frontier(layout.ends(count)).high == count
 
 
@@ -57,14 +57,14 @@ def test_a_killed_generator_resumes_where_the_logs_end(
     # No partition enters a new day before all have finished the old one.
     since = closings[-1] if closings else 0
     first = layout.ends(since)
-    ends = {place: random_source.randint(first[place], len(log)) for place, log in logs.items()}
+    ends = {partition: random_source.randint(first[partition], len(log)) for partition, log in logs.items()}
     low, high = layout.frontier(ends)
     assert since <= low <= count and high <= count
-    found = {place: log[: ends[place]] for place, log in logs.items()}
+    found = {partition: log[: ends[partition]] for partition, log in logs.items()}
     for start in range(low, count, 7):
-        for place, offsets in layout.missing(start, min(start + 7, count), ends).items():
-            assert offsets.start == len(found[place])
-            found[place] += [layout.record(place, offset) for offset in offsets]
+        for partition, offsets in layout.missing(start, min(start + 7, count), ends).items():
+            assert offsets.start == len(found[partition])
+            found[partition] += [layout.record(partition, offset) for offset in offsets]
     assert found == logs
 
 
@@ -73,9 +73,9 @@ def test_a_killed_generator_resumes_where_the_logs_end(
 def test_each_closing_adds_one_bell_to_every_click_partition(count: int) -> None:
     before = Layout([]).ends(count)
     layout = Layout([count])
-    assert layout.ends(count) == {place: end + (place in CLICK_PLACES) for place, end in before.items()}
+    assert layout.ends(count) == {partition: end + (partition in CLICK_PARTITIONS) for partition, end in before.items()}
     one, *others = missing = layout.missing_bells(before)
-    assert [place for place, _ in missing] == list(CLICK_PLACES)
+    assert [partition for partition, _ in missing] == list(CLICK_PARTITIONS)
     assert layout.missing_bells({**before, one[0]: before[one[0]] + 1}) == others
     assert layout.missing_bells(layout.ends(count)) == []
 

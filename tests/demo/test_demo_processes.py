@@ -72,7 +72,7 @@ def test_a_killed_process_is_restarted_after_a_delay(supervisor: TimedSupervisor
     supervisor.now += AGAIN_S
     supervisor.look()
     assert supervisor[NODE].is_running and supervisor[NODE].pid != first
-    assert supervisor.news == [f"the node (process {first}) was killed, and is started again"]
+    assert supervisor.notices == [f"the node (process {first}) was killed, and is started again"]
 
 
 def test_a_process_that_exits_cleanly_is_not_restarted(supervisor: TimedSupervisor) -> None:
@@ -85,8 +85,8 @@ def test_a_process_that_exits_cleanly_is_not_restarted(supervisor: TimedSupervis
     supervisor.now += 10 * AGAIN_S
     supervisor.look()
     assert not supervisor[GENERATOR].is_running and not supervisor[PIPELINES].is_running
-    assert [one for one in supervisor.news if "stopped from outside" in one] == supervisor.news
-    assert len(supervisor.news) == 1
+    assert [one for one in supervisor.notices if "stopped from outside" in one] == supervisor.notices
+    assert len(supervisor.notices) == 1
 
 
 def test_a_process_that_keeps_failing_is_given_up_with_its_last_output(

@@ -26,11 +26,11 @@ EVENTS = 20_000
 @pytest.mark.parametrize("closings", [[EVENTS], [7_000, EVENTS]], ids=["a day", "two days"])
 def test_every_click_is_in_one_window_and_one_session(closings: list[int]) -> None:
     layout = Layout(closings)
-    views: Counter[Any] = results.wanted_page_views(layout, EVENTS)
-    sessions: Counter[Any] = results.wanted_sessions(layout, EVENTS)
+    views: Counter[Any] = results.expected_page_views(layout, EVENTS)
+    sessions: Counter[Any] = results.expected_sessions(layout, EVENTS)
     clicks = clicks_among(EVENTS)
     assert sum(row.clicks for row in views) == sum(row.clicks for row in sessions) == clicks
-    assert results.wanted_enriched_orders(layout, EVENTS).total() == orders_among(EVENTS)
+    assert results.expected_enriched_orders(layout, EVENTS).total() == orders_among(EVENTS)
     assert max(views.values()) == max(sessions.values()) == 1
     assert all(row.minute_ms % results.WINDOW_MS == 0 for row in views)
 

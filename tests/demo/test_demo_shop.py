@@ -12,8 +12,8 @@ from headrace.base.ids import TopicPartition
 from headrace.client import Consumer, Producer
 from headrace.demo.shop import events
 from headrace.demo.shop.generator import EVENTS_AT_ONCE_MAX, Generator, Pace, generate
-from headrace.demo.shop.layout import CLICK_PLACES, PLACES, Layout
-from headrace.demo.shop.requests import CUSTOMERS_PLACE, Misplaced, Shop
+from headrace.demo.shop.layout import CLICK_PARTITIONS, EVENT_PARTITIONS, Layout
+from headrace.demo.shop.requests import CUSTOMERS_PARTITION, Misplaced, Shop
 from headrace.demo.shop.topics import CLICKS
 from headrace.testing.cluster import EmbeddedNode
 
@@ -31,29 +31,29 @@ def run(node: EmbeddedNode, count: int) -> int:
 
 def values(
     node: EmbeddedNode,
-    places: Sequence[TopicPartition],
+    partitions: Sequence[TopicPartition],
 ) -> dict[TopicPartition, list[bytes]]:
-    found: dict[TopicPartition, list[Any]] = {place: [] for place in places}
+    found: dict[TopicPartition, list[Any]] = {partition: [] for partition in partitions}
     with Consumer({"bootstrap.servers": node.bootstrap, "auto.offset.reset": "earliest"}) as consumer:
-        ends = consumer.end_offsets(places)
-        consumer.assign(places)
-        while any(len(found[place]) < end for place, end in ends.items()):
+        ends = consumer.end_offsets(partitions)
+        consumer.assign(partitions)
+        while any(len(found[partition]) < end for partition, end in ends.items()):
             for record in consumer.poll(1.0):
                 found[TopicPartition(record.topic, record.partition)].append(record.value)
     return found
 
 
-def wanted(layout: Layout, count: int) -> dict[TopicPartition, list[bytes]]:
+def expected(layout: Layout, count: int) -> dict[TopicPartition, list[bytes]]:
     return {
-        place: [layout.record(place, offset).value for offset in range(end)]
-        for place, end in layout.ends(count).items()
+        partition: [layout.record(partition, offset).value for offset in range(end)]
+        for partition, end in layout.ends(count).items()
     }
 
 
 def test_preparing_the_shop_twice_changes_nothing(headrace_node: EmbeddedNode, shop: Shop) -> None:
     shop.prepare()
-    assert shop.ends([CUSTOMERS_PLACE]) == {CUSTOMERS_PLACE: events.CUSTOMERS}
-    (found,) = values(headrace_node, [CUSTOMERS_PLACE]).values()
+    assert shop.ends([CUSTOMERS_PARTITION]) == {CUSTOMERS_PARTITION: events.CUSTOMERS}
+    (found,) = values(headrace_node, [CUSTOMERS_PARTITION]).values()
     assert found == [events.customer(number).value for number in range(events.CUSTOMERS)]
     assert shop.layout().closings == ()
 
@@ -63,18 +63,18 @@ def test_a_generator_resumes_where_the_topics_end(headrace_node: EmbeddedNode, s
     assert run(headrace_node, 1_003) == 1_003
     assert run(headrace_node, 4_000) == 4_000
     assert run(headrace_node, 10) == 4_000
-    assert values(headrace_node, PLACES) == wanted(Layout([]), 4_000)
+    assert values(headrace_node, EVENT_PARTITIONS) == expected(Layout([]), 4_000)
 
 
 def test_a_generator_completes_partitions_that_a_kill_left_uneven(headrace_node: EmbeddedNode, shop: Shop) -> None:
     layout = Layout([])
-    some = dict(zip(PLACES, (30, 7, 2, 4), strict=True))
+    some = dict(zip(EVENT_PARTITIONS, (30, 7, 2, 4), strict=True))
     with Producer({"bootstrap.servers": headrace_node.bootstrap}) as producer:
-        for place, count in some.items():
+        for partition, count in some.items():
             for offset in range(count):
-                producer.send(place.topic, layout.record(place, offset).value, partition=place.partition)
+                producer.send(partition.topic, layout.record(partition, offset).value, partition=partition.partition)
     assert run(headrace_node, 500) == 500
-    assert values(headrace_node, PLACES) == wanted(layout, 500)
+    assert values(headrace_node, EVENT_PARTITIONS) == expected(layout, 500)
 
 
 def test_a_day_is_closed_once_and_another_can_follow(headrace_node: EmbeddedNode, shop: Shop) -> None:
@@ -85,7 +85,7 @@ def test_a_day_is_closed_once_and_another_can_follow(headrace_node: EmbeddedNode
     shop.close_day(300)
     layout = shop.layout()
     assert layout.closings == (200, 300)
-    assert values(headrace_node, PLACES) == wanted(layout, 300)
+    assert values(headrace_node, EVENT_PARTITIONS) == expected(layout, 300)
 
 
 def test_missing_bells_of_a_decided_closing_are_written_by_the_next_generator(
@@ -94,9 +94,9 @@ def test_missing_bells_of_a_decided_closing_are_written_by_the_next_generator(
     run(headrace_node, 50)
     with Producer({"bootstrap.servers": headrace_node.bootstrap}) as producer:
         producer.send("shop-closings", b'{"events":50}', partition=0).result()
-    assert len(shop.layout().missing_bells(shop.ends())) == len(CLICK_PLACES)
+    assert len(shop.layout().missing_bells(shop.ends())) == len(CLICK_PARTITIONS)
     run(headrace_node, 80)
-    assert values(headrace_node, PLACES) == wanted(Layout([50]), 80)
+    assert values(headrace_node, EVENT_PARTITIONS) == expected(Layout([50]), 80)
 
 
 def test_records_of_another_writer_are_detected(headrace_node: EmbeddedNode, shop: Shop) -> None:

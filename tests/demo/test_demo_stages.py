@@ -15,13 +15,13 @@ from headrace.demo.display.state import doing
 from headrace.demo.results.checkpoints import NOWHERE, Position, parse_offsets, position
 from headrace.demo.results.expected import PATIENCE_MS
 from headrace.demo.shop.events import bell
-from headrace.demo.shop.layout import CLICK_PLACES, ORDER_PLACES, Layout
-from headrace.demo.shop.requests import places_of
+from headrace.demo.shop.layout import CLICK_PARTITIONS, ORDER_PARTITIONS, Layout
+from headrace.demo.shop.requests import partitions_of
 from headrace.demo.shop.topics import RESULTS
 from headrace.demo.stages import QUERIES, SHOP, TABLES, Facts, Query, Stage, goal, lag, stage, topic_of
 
 EVENTS = 1_000
-RESULT_PLACES = places_of(RESULTS)
+RESULT_PARTITIONS = partitions_of(RESULTS)
 
 
 def facts(
@@ -34,10 +34,10 @@ def facts(
     open: tuple[Any, ...] | list[TopicPartition] = (),
 ) -> Facts:
     """Return facts in which everything was read, except one record by each query that is `behind`."""
-    all_ends = {**ends, **dict.fromkeys(RESULT_PLACES, results)}
+    all_ends = {**ends, **dict.fromkeys(RESULT_PARTITIONS, results)}
     positions: dict[str, Position] = {}
     for query in QUERIES:
-        offsets = {place: end for place, end in all_ends.items() if place.topic == topic_of(query)}
+        offsets = {partition: end for partition, end in all_ends.items() if partition.topic == topic_of(query)}
         if query.name in behind:
             offsets[next(iter(offsets))] -= 1
         positions[query.name] = Position(3, watermark_ms if query.result.is_windowed else 0, offsets)
@@ -52,7 +52,7 @@ def closed_facts(**given: Any) -> Facts:
 def test_the_stage_is_events_until_every_partition_is_complete() -> None:
     layout = Layout([])
     assert stage(EVENTS, facts(layout, layout.ends(EVENTS - 1))) is Stage.EVENTS
-    uneven = {**layout.ends(EVENTS), CLICK_PLACES[1]: 17}
+    uneven = {**layout.ends(EVENTS), CLICK_PARTITIONS[1]: 17}
     assert stage(EVENTS, facts(layout, uneven)) is Stage.EVENTS
 
 
@@ -82,7 +82,7 @@ def test_the_activity_text_matches_the_progress_of_the_queries() -> None:
 def test_the_stage_is_closing_until_all_bells_are_written() -> None:
     layout = Layout([EVENTS])
     ends = layout.ends(EVENTS)
-    assert stage(EVENTS, facts(layout, {**ends, CLICK_PLACES[0]: ends[CLICK_PLACES[0]] - 1})) is Stage.CLOSING
+    assert stage(EVENTS, facts(layout, {**ends, CLICK_PARTITIONS[0]: ends[CLICK_PARTITIONS[0]] - 1})) is Stage.CLOSING
 
 
 def test_the_stage_is_windows_until_watermarks_queries_and_transactions_are_done() -> None:
@@ -91,7 +91,7 @@ def test_the_stage_is_windows_until_watermarks_queries_and_transactions_are_done
     early = Position(3, bell(0, [EVENTS]).at_ms - PATIENCE_MS - 1, done.positions["shop.sessions"].offsets)
     assert stage(EVENTS, done._replace(positions={**done.positions, "shop.sessions": early})) is Stage.WINDOWS
     assert stage(EVENTS, closed_facts(behind=["shop.enriched_orders"])) is Stage.WINDOWS
-    assert stage(EVENTS, closed_facts(open=RESULT_PLACES[:1])) is Stage.WINDOWS
+    assert stage(EVENTS, closed_facts(open=RESULT_PARTITIONS[:1])) is Stage.WINDOWS
 
 
 @pytest.mark.parametrize("query", [one for one in QUERIES if one.pipeline == TABLES], ids=lambda one: one.name)
@@ -145,4 +145,7 @@ def test_a_batch_without_offsets_is_parsed_as_empty() -> None:
 
 
 def test_shop_queries_read_the_click_and_order_topics() -> None:
-    assert {topic_of(one) for one in QUERIES if one.pipeline == SHOP} == {CLICK_PLACES[0].topic, ORDER_PLACES[0].topic}
+    assert {topic_of(one) for one in QUERIES if one.pipeline == SHOP} == {
+        CLICK_PARTITIONS[0].topic,
+        ORDER_PARTITIONS[0].topic,
+    }

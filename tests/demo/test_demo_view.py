@@ -17,7 +17,7 @@ from headrace.demo.supervisor import NODE, PIPELINES, Supervisor
 ERASED = "\x1b[2J"
 MINUTE = 1_767_258_000_000
 STARTING = State(
-    3.0, "the node starts", [Part("node", "runs", pid=17)], news=["the node was killed"], hints=["look: there"]
+    3.0, "the node starts", [Part("node", "runs", pid=17)], notices=["the node was killed"], hints=["look: there"]
 )
 FULL = State(
     3_725.0,
@@ -56,7 +56,7 @@ def test_the_full_view_fits_on_a_terminal_of_80_by_24() -> None:
 
 def test_rates_lag_windows_and_hints_are_shown() -> None:
     text = "\n".join(rendered(FULL))
-    for wanted in (
+    for expected in (
         "1:02:05",
         "events happen",
         "localhost:9092",
@@ -65,7 +65,7 @@ def test_rates_lag_windows_and_hints_are_shown() -> None:
         "100 000 of 200 000",
         "enriched orders",
     ):
-        assert wanted in text
+        assert expected in text
     (page_views,) = (one for one in rendered(FULL) if "page views" in one)
     assert page_views.split() == ["clicks", "90", "000", "900", "page", "views", "912", "300", "41", "170", "20"]
     (sessions,) = (one for one in rendered(FULL) if "sessions" in one and "waiting" in one)
@@ -88,7 +88,7 @@ def test_an_unbounded_run_has_no_progress_bars() -> None:
 
 
 def test_text_that_looks_like_markup_is_shown_verbatim() -> None:
-    assert "[red]" in "\n".join(rendered(State(0.0, "x", news=["[red] is no colour"])))
+    assert "[red]" in "\n".join(rendered(State(0.0, "x", notices=["[red] is no colour"])))
 
 
 def test_the_line_view_summarizes_the_state() -> None:
@@ -105,9 +105,9 @@ def test_lines_are_printed_every_five_seconds_and_news_immediately() -> None:
     out = io.StringIO()
     lines = Lines(out)
     for second in range(12):
-        news = ["something happened"] if second >= 7 else []
-        lines.show(State(float(second), "events happen", news=news))
-    lines.show(State(12.0, "the shop closes", news=["something happened"]))
+        notices = ["something happened"] if second >= 7 else []
+        lines.show(State(float(second), "events happen", notices=notices))
+    lines.show(State(12.0, "the shop closes", notices=["something happened"]))
     lines.write("done")
     printed = out.getvalue().splitlines()
     assert [one.split()[0] for one in printed] == ["0:00:00", "0:00:05", "0:00:07", "0:00:10", "0:00:12", "done"]

@@ -16,7 +16,7 @@ from headrace.base.errors import ErrorCode
 from headrace.base.ids import TopicPartition
 from headrace.client.consumer.fetching import READ_COMMITTED
 from headrace.client.consumer.list_offsets import EARLIEST, LATEST, list_offset
-from headrace.client.consumer.range_reader import read_range
+from headrace.client.consumer.range_reader import RangeOptions, read_range
 from headrace.client.wire.cluster import Cluster
 from headrace.client.wire.connection import Connection, Disconnected
 from headrace.pipelines.background import Background
@@ -102,9 +102,8 @@ def visible(bootstrap: str, topic: str) -> tuple[Counter[Any], bool]:
                 start = await list_offset(cluster, partition, EARLIEST)
                 end = await list_offset(cluster, partition, LATEST, isolation=READ_COMMITTED)
                 is_open |= end < await list_offset(cluster, partition, LATEST)
-                async for rows in read_range(
-                    cluster, partition, start, end, columns=["value"], isolation=READ_COMMITTED
-                ):
+                options = RangeOptions(columns=["value"], isolation=READ_COMMITTED)
+                async for rows in read_range(cluster, partition, start, end, options):
                     found.update(value.decode() for value in rows.column("value").to_pylist())
         return found, is_open
 

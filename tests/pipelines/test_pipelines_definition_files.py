@@ -66,6 +66,37 @@ sinks:
   screen: {from: logs, console: true, mode: append}
   nothing: {from: beat, format: noop}
 """
+BAD_SHOP = """\
+name: bad shop
+setings: {a: b}
+settings: {kafka.bootstrap.servers: "x:1", kafka.ackz: all}
+trigger: availableNow
+sources:
+  orders: {topik: orders}
+  other: {topic: o, value: jsn, schema: "id bigint", watermark: {column: at, delay: soon}}
+  third: {topic: t, value: json, schema: "id bigit", metadata: [ofset]}
+  fourth: {files: x, table: y}
+  my-name: {table: data/x}
+  fifth: {topic: t, options: {startingOffset: latest}}
+steps:
+  per_minute:
+    sql: |
+      SELECT count(*)
+      FROM ordrs
+  a: {deduplicate: b, keys: [x]}
+  b: {deduplicate: a}
+  c: {python: "nope.py:f"}
+  d: {python: "steps.py:claen"}
+  e: {python: "steps.py:clean", inputs: [orders, third]}
+  f: {python: steps}
+  g: {sql: "DROP TABLE x"}
+  Orders: {sql: "SELECT 1"}
+sinks:
+  counts: {from: per_minuet, topic: counts, mod: append}
+  archive: {from: third, parquet: x, mode: update}
+  screen: {from: third, console: maybe}
+  nothing: {topic:}
+"""
 
 
 @pytest.fixture
@@ -154,37 +185,7 @@ def test_a_minimal_pipeline_has_default_checkpoint_trigger_and_master(
 
 
 def test_all_problems_are_reported_at_once_with_their_lines(written: Callable[..., Any]) -> None:
-    path = written("""\
-        name: bad shop
-        setings: {a: b}
-        settings: {kafka.bootstrap.servers: "x:1", kafka.ackz: all}
-        trigger: availableNow
-        sources:
-          orders: {topik: orders}
-          other: {topic: o, value: jsn, schema: "id bigint", watermark: {column: at, delay: soon}}
-          third: {topic: t, value: json, schema: "id bigit", metadata: [ofset]}
-          fourth: {files: x, table: y}
-          my-name: {table: data/x}
-          fifth: {topic: t, options: {startingOffset: latest}}
-        steps:
-          per_minute:
-            sql: |
-              SELECT count(*)
-              FROM ordrs
-          a: {deduplicate: b, keys: [x]}
-          b: {deduplicate: a}
-          c: {python: "nope.py:f"}
-          d: {python: "steps.py:claen"}
-          e: {python: "steps.py:clean", inputs: [orders, third]}
-          f: {python: steps}
-          g: {sql: "DROP TABLE x"}
-          Orders: {sql: "SELECT 1"}
-        sinks:
-          counts: {from: per_minuet, topic: counts, mod: append}
-          archive: {from: third, parquet: x, mode: update}
-          screen: {from: third, console: maybe}
-          nothing: {topic:}
-    """)
+    path = written(BAD_SHOP)
     assert load_problems(path) == [
         "shop.yaml:1: name: 'bad shop' is not made of at most 100 letters, digits, - _ and dots",
         "shop.yaml:2: a pipeline has no key setings (did you mean settings?)",

@@ -150,10 +150,10 @@ def test_a_driver_survives_missing_topics_and_broker_restarts_and_resumes(
         ("loud", "done", 10, 0),
         ("archive", "done", 10, 0),
     ]
-    wanted = Counter(f"V{number}" for number in range(130))
-    assert visible(headrace_node.bootstrap, "loud") == (wanted, False)
+    expected = Counter(f"V{number}" for number in range(130))
+    assert visible(headrace_node.bootstrap, "loud") == (expected, False)
     rows = spark.read.parquet(str(tmp_path / "archive")).select("value").collect()
-    assert Counter(row.value for row in rows) == wanted
+    assert Counter(row.value for row in rows) == expected
 
 
 def test_recoverable_queries_are_restarted_and_unrecoverable_ones_fail(

@@ -24,9 +24,9 @@ def pushed(*conditions: Any) -> tuple[Pushed, list[bool]]:
 def test_topic_and_partition_filters_are_pushed_down() -> None:
     found, met = pushed(("In", "topic", ("a", "b")), ("EqualTo", "topic", "b"), ("EqualNullSafe", "partition", 1))
     assert met == [True, True, True]
-    assert found.wants(TopicPartition("b", 1))
-    assert not any(found.wants(TopicPartition(*one)) for one in [("a", 1), ("b", 0), ("c", 1)])
-    assert not pushed(("EqualNullSafe", "topic", None))[0].wants(TopicPartition("a", 0))
+    assert found.includes(TopicPartition("b", 1))
+    assert not any(found.includes(TopicPartition(*one)) for one in [("a", 1), ("b", 0), ("c", 1)])
+    assert not pushed(("EqualNullSafe", "topic", None))[0].includes(TopicPartition("a", 0))
 
 
 @pytest.mark.parametrize(

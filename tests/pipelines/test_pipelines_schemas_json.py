@@ -160,5 +160,5 @@ def test_valid_records_are_decoded_among_random_bytes(
     values = [None if one is None else json.dumps(one, indent=indent).encode() for one in records]
     found = decoded(DDL, *noise, *values)
     assert all(row < len(noise) for row in found.bad)
-    wanted = [None if one is None else {name: one.get(name) for name in names} for one in records]
-    assert found.column.to_pylist()[len(noise) :] == wanted
+    expected = [None if one is None else {name: one.get(name) for name in names} for one in records]
+    assert found.column.to_pylist()[len(noise) :] == expected

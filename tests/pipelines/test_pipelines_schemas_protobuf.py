@@ -269,12 +269,12 @@ def test_valid_messages_are_decoded_among_random_bytes(orders: list[Any], noise:
     found = decoded(*noise, *(None if one is None else one.SerializeToString() for one in orders))
     assert all(row < len(noise) for row in found.bad)
     names = ("id", "name", "numbers", "big", "price", "raw")
-    for one, wanted in zip(found.column.slice(len(noise)).to_pylist(), orders, strict=True):
-        if wanted is None:
+    for one, expected in zip(found.column.slice(len(noise)).to_pylist(), orders, strict=True):
+        if expected is None:
             assert one is None
         else:
             assert {name: one[name] for name in names} == {
                 name: list(value) if name == "numbers" else value
                 for name in names
-                for value in (getattr(wanted, name),)
+                for value in (getattr(expected, name),)
             }

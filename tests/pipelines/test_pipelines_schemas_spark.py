@@ -70,8 +70,8 @@ def test_a_batch_read_decodes_a_struct_and_reports_bad_records(spark: SparkSessi
     assert frame.schema["value"].dataType.simpleString() == (
         "struct<id:bigint,tags:map<string,array<string>>,at:timestamp,money:decimal(9,2),inner:struct<q:int>>"
     )
-    wanted = ("key", "value.id", "value.tags['a'][1] y", "value.inner.q q", "unix_millis(value.at) at", "_error")
-    found = sorted(frame.selectExpr(*wanted).collect(), key=lambda row: -1 if row.id is None else row.id)
+    columns = ("key", "value.id", "value.tags['a'][1] y", "value.inner.q q", "unix_millis(value.at) at", "_error")
+    found = sorted(frame.selectExpr(*columns).collect(), key=lambda row: -1 if row.id is None else row.id)
     assert [row.id for row in found] == [None] * 4 + [0, 1, 2, 10, 11, 12]
     assert tuple(found[-1])[:5] == ("k", 12, "y", 2, 1500)
     assert sorted("first byte" in (row._error or "") for row in found) == [False] * 8 + [True] * 2

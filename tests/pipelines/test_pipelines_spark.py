@@ -43,9 +43,9 @@ def read(spark: SparkSession, headrace_cluster: EmbeddedNode) -> Callable[..., A
     return load
 
 
-def until(found: Callable[..., Any], wanted: dict[str, int] | int) -> dict[str, int] | int:
+def until(found: Callable[..., Any], expected: dict[str, int] | int) -> dict[str, int] | int:
     deadline = time.monotonic() + SEEN_S_MAX
-    while (now := found()) != wanted and time.monotonic() < deadline:
+    while (now := found()) != expected and time.monotonic() < deadline:
         time.sleep(0.05)
     return now
 
@@ -72,13 +72,13 @@ def test_a_batch_read_has_the_rows_and_columns_of_sparks_kafka_source(
     assert read(subscribe=name, schema="value binary").where("value is not null").count() == 4
 
     # Filters on partition, offset and time reduce what is read, whether Spark pushes them down or not.
-    wanted = "partition = 1 and offset >= 1 and timestamp >= timestamp_millis(1002)"
-    narrow = read(subscribe=name).where(wanted)
+    condition = "partition = 1 and offset >= 1 and timestamp >= timestamp_millis(1002)"
+    narrow = read(subscribe=name).where(condition)
     assert narrow.rdd.getNumPartitions() == 1
     assert [row.offset for row in narrow.collect()] == [2]
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
     try:
-        assert [row.offset for row in read(subscribe=name).where(wanted).collect()] == [2]
+        assert [row.offset for row in read(subscribe=name).where(condition).collect()] == [2]
     finally:
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
@@ -141,8 +141,8 @@ def test_a_stream_resumes_at_its_checkpoint_and_commits_group_offsets(
     topics.fill(name, 0, 1)
     run(maxBytesPerTrigger="1000000", **{"kafka.group.id": f"{name}-group"})
     assert rows() == [(0, n) for n in range(6)] + [(1, n) for n in range(2)] + [(2, n) for n in range(2)]
-    wanted = {f"{name}-0": 6, f"{name}-1": 2, f"{name}-2": 2}
-    assert until(lambda: topics.committed(f"{name}-group"), wanted) == wanted
+    expected = {f"{name}-0": 6, f"{name}-1": 2, f"{name}-2": 2}
+    assert until(lambda: topics.committed(f"{name}-group"), expected) == expected
 
 
 def test_a_running_stream_reads_new_records_and_reports_data_loss(

@@ -119,9 +119,9 @@ class TopicWriter:
         self.put(name, partition, [(b"k%d" % n, b"v%d" % n, 1000 + n) for n in range(first, first + count)])
 
     def delete_before(self, name: str, partition: int, offset: int) -> None:
-        wanted = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=partition, offset=offset)
+        requested = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=partition, offset=offset)
         request = DeleteRecordsRequest(
-            topics=[DeleteRecordsRequest.DeleteRecordsTopic(name=name, partitions=[wanted])], timeout_ms=TIMEOUT_MS
+            topics=[DeleteRecordsRequest.DeleteRecordsTopic(name=name, partitions=[requested])], timeout_ms=TIMEOUT_MS
         )
 
         async def work(cluster: Cluster) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.server import plain, socket_server
 from headrace.server.plain import PlainTransport
-from headrace.server.readiness import LoopReadiness, Readiness, is_possible
+from headrace.server.readiness import AcceptedClient, LoopReadiness, is_possible
 from headrace.server.socket_server import SocketServer
 
 LARGE = 8 * 1024 * 1024
@@ -57,15 +57,9 @@ class EchoServer:
     def __init__(self) -> None:
         self.protocols: list[Echo] = []
 
-    def on_connection(
-        self,
-        client: socket.socket,
-        own: tuple[str, int],
-        address: tuple[str, int],
-        readiness: Readiness,
-    ) -> None:
+    def on_connection(self, client: AcceptedClient) -> None:
         self.protocols.append(Echo())
-        PlainTransport(client, own, address, self.protocols[-1], readiness, asyncio.get_running_loop())
+        PlainTransport(client, self.protocols[-1], asyncio.get_running_loop())
 
     async def __aenter__(self) -> EchoServer:
         loop = asyncio.get_running_loop()
@@ -248,13 +242,8 @@ def test_accepted_sockets_have_nodelay_and_report_both_addresses(host: str) -> N
     async def scenario() -> None:
         found: list[tuple[socket.socket, tuple[str, int], tuple[str, int]]] = []
 
-        def on_connection(
-            client: socket.socket,
-            own: tuple[str, int],
-            address: tuple[str, int],
-            readiness: Readiness,
-        ) -> None:
-            found.append((client, own, address))
+        def on_connection(client: AcceptedClient) -> None:
+            found.append((client.client_socket, client.own, client.address))
 
         server = await SocketServer.open(on_connection, host, 0, 10, asyncio.get_running_loop())
         await server.start_serving()

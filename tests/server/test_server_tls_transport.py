@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +12,7 @@ from tests.security.pem_files import Authority, needs_openssl
 
 from headrace.server import socket_server
 from headrace.server.connection import Connection
-from headrace.server.readiness import LoopReadiness, Readiness
+from headrace.server.readiness import AcceptedClient, LoopReadiness
 from headrace.server.socket_server import SocketServer
 from headrace.server.tls import Tls, TlsSettings
 from headrace.server.tls_transport import Handshake
@@ -79,14 +78,8 @@ class TlsServer:
         self.protocols: list[Echo] = []
         self.problems: list[Any] = []
 
-    def on_connection(
-        self,
-        client: socket.socket,
-        own: tuple[str, int],
-        address: tuple[str, int],
-        readiness: Readiness,
-    ) -> None:
-        Handshake(client, own, address, self.tls, self.make, self.done, readiness, asyncio.get_running_loop())
+    def on_connection(self, client: AcceptedClient) -> None:
+        Handshake(client, self.tls, self.make, self.done, asyncio.get_running_loop())
 
     def make(self) -> Echo:
         self.protocols.append(Echo())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Iterable
 from random import Random
 from typing import NamedTuple, NewType
 
@@ -27,6 +28,14 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def indexes_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Return the partition indexes of each topic, in the given order."""
+    topics: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        topics.setdefault(topic, []).append(index)
+    return topics
 
 
 def new_uuid(random: Random) -> Uuid:

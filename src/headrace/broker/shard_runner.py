@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Hashable
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from headrace.base.clock import Clock
 from headrace.base.errors import CorruptData, ErrorCode, KafkaError
@@ -122,32 +122,35 @@ class Shard(Generic[MachineType]):
             self._alarm = None
 
 
-class Coordination(Generic[MachineType]):
-    """The shards of one internal topic that this broker leads.
+class CoordinatorTopic(NamedTuple, Generic[MachineType]):
+    """An internal topic that holds the records of state machines, one machine per partition."""
 
-    `end` makes the request that ends a producer's transaction, if records of the topic can belong to transactions.
-    """
+    name: str
+    make_machine: Callable[[], MachineType]
+    encode: Callable[[Any], tuple[bytes, bytes | None]]
+    decode: Callable[[bytes | None, bytes | None], Any]
+    # Makes the request that ends a producer's transaction; None if no record of the topic belongs to a transaction.
+    end: Callable[[MarkerRecord], Any] | None = None
+
+
+class Coordination(Generic[MachineType]):
+    """The shards of one internal topic that this broker leads."""
 
     def __init__(
         self,
-        topic: str,
-        make: Callable[[], MachineType],
-        encode: Callable[[Any], tuple[bytes, bytes | None]],
-        decode: Callable[[bytes | None, bytes | None], Any],
+        topic: CoordinatorTopic[MachineType],
         image: Callable[[], Image],
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
-        *,
-        end: Callable[[MarkerRecord], Any] | None = None,
     ) -> None:
-        self.topic = topic
-        self._make = make
-        self._encode = encode
-        self._decode = decode
+        self.topic = topic.name
+        self._make_machine = topic.make_machine
+        self._encode = topic.encode
+        self._decode = topic.decode
+        self._end = topic.end
         self._image = image
         self._clock = clock
         self._loop = loop
-        self._end = end
         self._shards: dict[int, Shard[MachineType]] = {}
         self._loading: dict[int, asyncio.Task[None]] = {}
         self._broken: dict[int, str] = {}  # why a shard could not be loaded, by partition index
@@ -167,7 +170,7 @@ class Coordination(Generic[MachineType]):
         journal = PartitionJournal[Any](
             partition, self._encode, self._decode, self._clock, self._loop, with_markers=self._end is not None
         )
-        shard = self._shards[index] = Shard(self._make(), journal, self._clock, self._loop)
+        shard = self._shards[index] = Shard(self._make_machine(), journal, self._clock, self._loop)
         # AFTER the runtime's callback, which rolls back and fails the parked requests.
         journal.on_lost(partial(self._lost, index, shard))
         self._loading[index] = task = self._loop.create_task(self._load(index, shard))

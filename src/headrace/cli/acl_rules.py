@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 from headrace.base.errors import ConfigError
 from headrace.security.acls import WILDCARD, Acl, Pattern, Permission
 from headrace.security.resources import CLUSTER_NAME, Operation, Resource
 
 Rule = Acl
+Host = TypeVar("Host", bound=str | None)
 
 ANY_OPERATION = 1
 _PATTERNS = {"literal": Pattern.LITERAL, "prefixed": Pattern.PREFIXED}
@@ -32,6 +33,24 @@ class Resources(NamedTuple):
             *((Resource.TRANSACTIONAL_ID, name) for name in self.transactional_ids or []),
             *((Resource.DELEGATION_TOKEN, name) for name in self.tokens or []),
             *((Resource.USER, name) for name in self.users or []),
+        ]
+
+
+class Principals(NamedTuple):
+    """The principals that rules allow or deny, and the hosts for which they do."""
+
+    allow: list[str] | None
+    deny: list[str] | None
+    allow_hosts: list[str] | None
+    deny_hosts: list[str] | None
+
+    def all(self, any_host: Host) -> list[tuple[str, str | Host, Permission]]:
+        """Return principal, host and permission of each rule, with `any_host` where no host is given."""
+        allow_hosts: Sequence[str | Host] = self.allow_hosts or [any_host]
+        deny_hosts: Sequence[str | Host] = self.deny_hosts or [any_host]
+        return [
+            *((principal, host, Permission.ALLOW) for principal in self.allow or [] for host in allow_hosts),
+            *((principal, host, Permission.DENY) for principal in self.deny or [] for host in deny_hosts),
         ]
 
 
@@ -80,19 +99,8 @@ def expand_convenience_flags(
     return list(dict.fromkeys(found))
 
 
-def make_rules(
-    requested: list[tuple[int, str, int]],
-    pattern: int,
-    allow: list[str] | None,
-    deny: list[str] | None,
-    allow_host: list[str] | None,
-    deny_host: list[str] | None,
-) -> Iterator[Rule]:
+def make_rules(requested: list[tuple[int, str, int]], pattern: int, principals: Principals) -> Iterator[Rule]:
     for kind, name, operation in requested:
         one = Pattern.LITERAL if kind == Resource.CLUSTER else pattern
-        for principal in allow or []:
-            for host in allow_host or [WILDCARD]:
-                yield Rule(kind, name, one, principal, host, operation, Permission.ALLOW)
-        for principal in deny or []:
-            for host in deny_host or [WILDCARD]:
-                yield Rule(kind, name, one, principal, host, operation, Permission.DENY)
+        for principal, host, permission in principals.all(WILDCARD):
+            yield Rule(kind, name, one, principal, host, operation, permission)

@@ -42,6 +42,14 @@ CommandConfig = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+ValidateOnly = Annotated[
+    bool, typer.Option("--validate-only", help="Check whether the change is possible without making it.")
+]
+GroupId = Annotated[str, typer.Argument(metavar="GROUP", help="Group id.")]
+# A topic with partitions, for `reset_offsets.parse_topics`.
+PARTITIONS_OPTION = typer.Option(
+    metavar="NAME[:0,2]", help="Topic, with its partitions if not all of them; may be repeated."
+)
 SettingFlags = Annotated[
     list[str] | None,
     typer.Option("-c", "--set", metavar="NAME=VALUE", help="Set an option of the node; may be repeated."),
@@ -62,6 +70,12 @@ def parse_pair(option: str, text: str) -> tuple[str, str]:
     if not equals or not name.strip():
         raise ConfigError(f"{option} {text!r}: expected name=value")
     return name.strip(), value
+
+
+def check_partition(topic: str, partition: int | None, known: Sequence[int]) -> None:
+    """Raise ConfigError if --partition is given and the topic has no such partition."""
+    if partition is not None and partition not in known:
+        raise ConfigError(f"--partition {partition}: {topic} has partitions 0 to {len(known) - 1}")
 
 
 def refuse_unset(entity: str, names: Sequence[str], own: Collection[str], known: Collection[str]) -> None:

@@ -61,7 +61,7 @@ class RetryPolicy(NamedTuple):
     backoff: Backoff = Backoff()
     codes: frozenset[ErrorCode] = RETRIABLE  # codes of KafkaError
     exceptions: tuple[type[Exception], ...] = UNREACHABLE  # exceptions without a code
-    final: tuple[type[Exception], ...] = ()  # exceptions that are not retried, whatever their code
+    final: tuple[type[Exception], ...] = ()  # exceptions that are not retried, regardless of their code
 
     def is_retriable(self, error: Exception) -> bool:
         """Return whether to retry after the error: a KafkaError by its code, any other exception by its type."""

@@ -246,11 +246,11 @@ def _describe_options(
 
 def delete(context: ControllerContext, request: DeleteTopicsRequest, now_ms: int, tx: Tx) -> None:
     """Delete topics by name or by id (v6). A topic that the request names more than once is refused."""
-    wanted = request.topics or [DeleteTopicsRequest.DeleteTopicState(name=name) for name in request.topic_names]
-    names = Counter(topic.name for topic in wanted if topic.name is not None)
-    ids = Counter(Uuid(topic.topic_id) for topic in wanted if topic.name is None)
+    requested = request.topics or [DeleteTopicsRequest.DeleteTopicState(name=name) for name in request.topic_names]
+    names = Counter(topic.name for topic in requested if topic.name is not None)
+    ids = Counter(Uuid(topic.topic_id) for topic in requested if topic.name is None)
     results: dict[tuple[str | None, bytes], DeleteTopicsResponse.DeletableTopicResult] = {}
-    for topic in wanted:
+    for topic in requested:
         key = (topic.name, topic.topic_id)
         if key in results:
             continue

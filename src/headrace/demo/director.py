@@ -17,8 +17,8 @@ from headrace.demo.results.checkpoints import position
 from headrace.demo.results.comparison import find
 from headrace.demo.results.newest import Newest
 from headrace.demo.results.summary import Summary
-from headrace.demo.shop.layout import PLACES, Layout
-from headrace.demo.shop.requests import Misplaced, Shop, places_of
+from headrace.demo.shop.layout import EVENT_PARTITIONS, Layout
+from headrace.demo.shop.requests import Misplaced, Shop, partitions_of
 from headrace.demo.shop.topics import RESULTS
 from headrace.demo.stages import QUERIES, SHOP, TABLES, Facts, Stage, goal, stage
 from headrace.pipelines.runner.control import NoResponse as DriverSilent
@@ -55,7 +55,7 @@ class Director:
         self._bootstrap = bootstrap
         self._folders = folders
         self._events = events
-        self._summary_wanted = threading.Event()
+        self._summary_requested = threading.Event()
         self._stopped = threading.Event()
         self._history: deque[tuple[float, dict[TopicPartition, int]]] = deque()
         self._thread = threading.Thread(target=self._run, name="director", daemon=True)
@@ -70,7 +70,7 @@ class Director:
 
     def summarize(self) -> None:
         """Request a summary; it is later set as `summary`."""
-        self._summary_wanted.set()
+        self._summary_requested.set()
 
     def _run(self) -> None:
         with Shop(self._bootstrap) as shop, Newest(self._bootstrap) as newest:
@@ -94,7 +94,7 @@ class Director:
         check_cluster(self._folders, shop)
         layout = shop.layout()
         while not self._stopped.is_set():
-            if self._summary_wanted.is_set():
+            if self._summary_requested.is_set():
                 self.summary = self._summarize(layout)
                 return
             facts = self._facts(shop, layout)
@@ -103,10 +103,10 @@ class Director:
                 self.seen = self._seen(facts, newest)
             else:
                 at = stage(self._events, facts)
-                wanted = goal(self._events, facts)
-                self.seen = self._seen(facts, newest, at, wanted)
+                target = goal(self._events, facts)
+                self.seen = self._seen(facts, newest, at, target)
                 if at is Stage.CLOSING:
-                    layout = shop.close_day(wanted)
+                    layout = shop.close_day(target)
                     continue
             self.trouble = ""
             self._stopped.wait(TURN_S)
@@ -116,17 +116,17 @@ class Director:
         positions = {
             query.name: position(self._folders.checkpoints / query.pipeline / query.result.name) for query in QUERIES
         }
-        results = places_of(RESULTS)
-        ends = shop.ends(PLACES) | shop.ends(results, committed=True)
+        results = partitions_of(RESULTS)
+        ends = shop.ends(EVENT_PARTITIONS) | shop.ends(results, committed=True)
         written = shop.ends(results)
         return Facts(layout, ends, positions, frozenset(one for one in results if written[one] != ends[one]))
 
-    def _seen(self, facts: Facts, newest: Newest, at: Stage | None = None, wanted: int | None = None) -> Seen:
+    def _seen(self, facts: Facts, newest: Newest, at: Stage | None = None, target: int | None = None) -> Seen:
         now = time.monotonic()
         self._history.append((now, dict(facts.ends)))
         while now - self._history[0][0] > RATES_S:
             self._history.popleft()
-        return Seen(facts, at, wanted, _rates(self._history), self._statuses(), newest.minutes(), dict(newest.rows))
+        return Seen(facts, at, target, _rates(self._history), self._statuses(), newest.minutes(), dict(newest.rows))
 
     def _statuses(self) -> dict[str, QueryStatus]:
         runs = Runs(self._folders.runtime)
@@ -150,6 +150,6 @@ class Director:
 def _rates(history: deque[tuple[float, dict[TopicPartition, int]]]) -> dict[str, float]:
     (then, before), (now, after) = history[0], history[-1]
     rates: dict[str, float] = {}
-    for place, end in after.items():
-        rates[place.topic] = rates.get(place.topic, 0.0) + max(0, end - before.get(place, end))
+    for partition, end in after.items():
+        rates[partition.topic] = rates.get(partition.topic, 0.0) + max(0, end - before.get(partition, end))
     return {topic: records / max(now - then, TURN_S) for topic, records in rates.items()}

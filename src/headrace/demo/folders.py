@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headrace.base.errors import ConfigError, HeadraceError
-from headrace.demo.shop.requests import Shop, places_of
+from headrace.demo.shop.requests import Shop, partitions_of
 from headrace.demo.shop.topics import RESULTS
 
 PIPELINES = ("shop.yaml", "tables.yaml")  # started in this order
@@ -94,6 +94,6 @@ def check_cluster(folders: Folders, shop: Shop) -> None:
         if note.read_text() != cluster_id:
             raise WrongFolders(f"{folders.shop} belongs to another cluster than the one in {folders.data}: {anew}")
         return
-    if any(shop.ends(places_of(RESULTS)).values()):
+    if any(shop.ends(partitions_of(RESULTS)).values()):
         raise WrongFolders(f"the topics in {folders.data} have results, but {folders.shop} is gone: {anew}")
     note.write_text(cluster_id)

@@ -130,7 +130,7 @@ class Run:
         if seen.stage is not Stage.DONE:
             self._start_the_rest()
         elif seen.goal is not None:
-            self._supervisor.news.append(f"all of {number(seen.goal)} events had been processed before")
+            self._supervisor.notices.append(f"all of {number(seen.goal)} events had been processed before")
         while (seen := self._director.seen) is None or seen.stage is not Stage.DONE:
             self._doing = doing(seen)
             self._turn()
@@ -171,7 +171,7 @@ class Run:
         seen = self._director.seen
         if seen is None:
             return
-        if not self._supervisor.is_wanted(PIPELINES):
+        if not self._supervisor.should_run(PIPELINES):
             raise HeadraceError("the pipelines were stopped before all was done")
         for one in seen.statuses.values():
             if one.state == QueryState.FAILED.value:

@@ -17,7 +17,7 @@ from headrace.base.ids import TopicPartition
 from headrace.demo.results.checkpoints import NOWHERE, Position
 from headrace.demo.results.expected import PATIENCE_MS, RESULTS, Result
 from headrace.demo.shop.events import bell
-from headrace.demo.shop.layout import CLICK_PLACES, ORDER_PLACES, Layout
+from headrace.demo.shop.layout import CLICK_PARTITIONS, ORDER_PARTITIONS, Layout
 
 SHOP, TABLES = "shop", "tables"
 
@@ -61,10 +61,10 @@ def goal(events: int, facts: Facts) -> int:
 
 def stage(events: int, facts: Facts) -> Stage:
     """Return the stage of a run that ends after `events` events."""
-    wanted = goal(events, facts)
-    if facts.layout.frontier(facts.ends).low < wanted:
+    target = goal(events, facts)
+    if facts.layout.frontier(facts.ends).low < target:
         return Stage.EVENTS
-    if wanted not in facts.layout.closings:
+    if target not in facts.layout.closings:
         return Stage.CLOSING if all(lag(one, facts) == 0 for one in QUERIES if one.pipeline == SHOP) else Stage.READING
     if facts.layout.missing_bells(facts.ends):
         return Stage.CLOSING
@@ -86,7 +86,9 @@ def lag(query: Query, facts: Facts) -> int:
     """Return the number of offsets that the query has not yet read."""
     offsets = _position(query, facts).offsets
     return sum(
-        max(0, end - offsets.get(place, 0)) for place, end in facts.ends.items() if place.topic == topic_of(query)
+        max(0, end - offsets.get(partition, 0))
+        for partition, end in facts.ends.items()
+        if partition.topic == topic_of(query)
     )
 
 
@@ -94,7 +96,7 @@ def topic_of(query: Query) -> str:
     """Return the topic that the query reads."""
     if query.pipeline == TABLES:
         return query.result.topic
-    return (CLICK_PLACES if query.result.is_windowed else ORDER_PLACES)[0].topic
+    return (CLICK_PARTITIONS if query.result.is_windowed else ORDER_PARTITIONS)[0].topic
 
 
 def _position(query: Query, facts: Facts) -> Position:

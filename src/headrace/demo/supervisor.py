@@ -26,11 +26,11 @@ class Supervisor:
     def __init__(
         self, children: Sequence[Child], register: Register, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.news: list[str] = []
+        self.notices: list[str] = []
         self._children = {child.name: child for child in children}
         self._register = register
         self._clock = clock
-        self._wanted: dict[str, float] = {}  # processes that should run, and since when
+        self._should_run: dict[str, float] = {}  # processes that should run, and since when
         self._due: dict[str, float] = {}
 
     def __getitem__(self, name: str) -> Child:
@@ -38,13 +38,13 @@ class Supervisor:
 
     def start(self, name: str) -> None:
         now = self._clock()
-        self._wanted.setdefault(name, now)
+        self._should_run.setdefault(name, now)
         self._due.pop(name, None)
         self._children[name].start(now)
         self._register.write(self._children.values())
 
-    def is_wanted(self, name: str) -> bool:
-        return name in self._wanted
+    def should_run(self, name: str) -> bool:
+        return name in self._should_run
 
     def look(self) -> None:
         """Restart processes that have ended, except a generator or pipelines with exit code 0.
@@ -52,7 +52,7 @@ class Supervisor:
         Raise GivenUp if a process keeps ending soon after its start.
         """
         now = self._clock()
-        for name in list(self._wanted):
+        for name in list(self._should_run):
             child = self._children[name]
             code = child.code
             if code is None:
@@ -62,20 +62,20 @@ class Supervisor:
                     child.close()
                     self.start(name)
             elif code == 0 and name != NODE:
-                del self._wanted[name]
+                del self._should_run[name]
                 if name == PIPELINES:
-                    self.news.append(f"the {name} (process {child.pid}) were stopped from outside")
+                    self.notices.append(f"the {name} (process {child.pid}) were stopped from outside")
             else:
                 how = "was killed" if code < 0 else "was stopped" if code == 0 else f"has ended with code {code}"
                 again_at = child.lives.ended(code, now)
                 if again_at is None:
                     raise GivenUp(child)
                 self._due[name] = again_at
-                self.news.append(f"the {name} (process {child.pid}) {how}, and is started again")
+                self.notices.append(f"the {name} (process {child.pid}) {how}, and is started again")
 
     def end(self, name: str, turn: Callable[[], None]) -> None:
         """Terminate a process and wait for it, calling `turn` repeatedly; kill it after END_S_MAX."""
-        self._wanted.pop(name, None)
+        self._should_run.pop(name, None)
         child = self._children[name]
         child.end()
         deadline = self._clock() + END_S_MAX[name]
@@ -83,7 +83,7 @@ class Supervisor:
             turn()
             time.sleep(PAUSE_S)
         if child.is_running:
-            self.news.append(f"the {name} (process {child.pid}) does not end, and is killed")
+            self.notices.append(f"the {name} (process {child.pid}) does not end, and is killed")
         child.close()
 
     def end_all(self, turn: Callable[[], None]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from headrace.broker.broker_channel import OwnBroker
 from headrace.broker.dynamic_options import DynamicOptions
 from headrace.broker.metrics.group_lag import GroupLag
-from headrace.broker.shard_runner import Coordination
+from headrace.broker.shard_runner import Coordination, CoordinatorTopic
 from headrace.broker.transaction_markers import MarkerSender
 from headrace.broker.transaction_verifier import CoordinatorVerifier
 from headrace.coordinators.group.handler_table import GROUP_HANDLERS
@@ -46,18 +46,16 @@ class Coordinators:
         settings, clock, loop = context.settings, context.clock, context.loop
         self._options = options
         brokers = OwnBroker(settings.node_id, dispatcher)
-        self.groups = Coordination(
+        group_topic = CoordinatorTopic(
             GROUPS_TOPIC,
             lambda: GroupShard(GROUP_HANDLERS, group_settings(settings.values), image, context.random),
             encode_group_record,
             decode_group_record,
-            image,
-            clock,
-            loop,
-            end=end_request,
+            end_request,
         )
+        self.groups = Coordination(group_topic, image, clock, loop)
         self._markers = MarkerSender(image, brokers, loop)
-        self.transactions = Coordination(
+        transaction_topic = CoordinatorTopic(
             TRANSACTIONS_TOPIC,
             lambda: TransactionShard(
                 transaction_settings(settings.values),
@@ -66,10 +64,8 @@ class Coordinators:
             ),
             encode_transaction_record,
             decode_transaction_record,
-            image,
-            clock,
-            loop,
         )
+        self.transactions = Coordination(transaction_topic, image, clock, loop)
         self._markers.coordination = self.transactions
         self.verifier = CoordinatorVerifier(image, brokers, loop, self._retry_times_s, self._markers.ended)
         replicas.on_led[GROUPS_TOPIC] = self.groups.elected

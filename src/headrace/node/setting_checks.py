@@ -101,8 +101,8 @@ def _controller_names(values: Mapping[str, Value], names: Sequence[str]) -> list
 
     Kafka requires at least one; a controller in the same process needs none.
     """
-    wanted = [name.upper() for name in _list(values, "controller.listener.names")]
-    for name in wanted if names else ():
+    requested = [name.upper() for name in _list(values, "controller.listener.names")]
+    for name in requested if names else ():
         if name not in names:
             log.warning(
                 "controller.listener.names: %s is not among listeners (%s), so the controller of this node can be"
@@ -111,7 +111,7 @@ def _controller_names(values: Mapping[str, Value], names: Sequence[str]) -> list
                 ",".join(names),
                 name,
             )
-    return [name for name in wanted if name in names]
+    return [name for name in requested if name in names]
 
 
 def _check_inter_broker(values: Mapping[str, Value], names: Sequence[str]) -> None:

@@ -43,7 +43,7 @@ class Java(NamedTuple):
 
     @property
     def has_base_archive(self) -> bool:
-        """Whether it ships the base archive that a dynamic class archive builds on."""
+        """Return whether it ships the base archive that a dynamic class archive builds on."""
         return (self.home / "lib" / "server" / "classes.jsa").exists()
 
 

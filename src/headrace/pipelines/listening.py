@@ -25,7 +25,7 @@ class ProgressListener(StreamingQueryListener):
         """Handle a Java StreamingQueryProgress; called after each batch."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Do nothing: `told` is called instead."""
+        """Do nothing: `on_query_progress` is called instead."""
 
     @property
     def _jlistener(self) -> Any:

@@ -61,14 +61,14 @@ def make_session(
         _prepare_python(given, local_python(cache_folder()) if is_local else sys.executable)
         if is_local:
             os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
-    wanted = {"spark.app.name": name, **session_conf(given.get("spark.master", master)), **given}
-    pyspark.SparkContext._ensure_initialized(conf=pyspark.SparkConf().setAll(list(wanted.items())))
+    merged = {"spark.app.name": name, **session_conf(given.get("spark.master", master)), **given}
+    pyspark.SparkContext._ensure_initialized(conf=pyspark.SparkConf().setAll(list(merged.items())))
     if archive is not None:
         archive.written_by(java_process_id())
     if began is not None:
         began(java_process_id())
     builder = SparkSession.builder
-    for key, value in wanted.items():
+    for key, value in merged.items():
         builder = builder.config(key, value)  # type: ignore[attr-defined]
     spark: SparkSession = builder.getOrCreate()  # type: ignore[attr-defined]
     register(spark)

@@ -16,7 +16,7 @@ from headrace.server.connection import Connection
 from headrace.server.connection_pool import ConnectionPool
 from headrace.server.frames import FrameHandler
 from headrace.server.plain import PlainTransport
-from headrace.server.readiness import Name, Readiness, is_possible
+from headrace.server.readiness import AcceptedClient, is_possible
 from headrace.server.socket_server import SocketServer
 from headrace.server.tls import Tls
 from headrace.server.tls_transport import Handshake
@@ -136,15 +136,13 @@ class Listener:
         await self._server.start_serving()
         self._sweep(asyncio.get_running_loop())
 
-    def _take(self, client: socket.socket, own: Name, address: Name, readiness: Readiness) -> None:
+    def _take(self, client: AcceptedClient) -> None:
         if self._is_full():
-            client.close()
+            client.client_socket.close()
         elif self._tls is None:
-            PlainTransport(client, own, address, self._connection(), readiness, self._loop)
+            PlainTransport(client, self._connection(), self._loop)
         else:
-            handshake = Handshake(
-                client, own, address, self._tls, self._connection, self._handshake_done, readiness, self._loop
-            )
+            handshake = Handshake(client, self._tls, self._connection, self._handshake_done, self._loop)
             self._handshakes[handshake] = None
 
     def _make(self) -> asyncio.BufferedProtocol:

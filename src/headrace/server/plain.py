@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from typing import Any
 
-from headrace.server.readiness import Name, Readiness
+from headrace.server.readiness import AcceptedClient
 
 LINGER_S_MAX = 10.0  # time that a closed connection has to send its last responses
 
 
 class PlainTransport(asyncio.Transport):
     def __init__(
-        self,
-        client: socket.socket,
-        own: Name,
-        address: Name,
-        protocol: asyncio.BufferedProtocol,
-        readiness: Readiness,
-        loop: asyncio.AbstractEventLoop,
+        self, client: AcceptedClient, protocol: asyncio.BufferedProtocol, loop: asyncio.AbstractEventLoop
     ) -> None:
-        super().__init__({"socket": client, "sockname": own, "peername": address})
-        self._socket = client
-        self._receive = client.recv_into
-        self._descriptor = client.fileno()
+        super().__init__({"socket": client.client_socket, "sockname": client.own, "peername": client.address})
+        self._socket = client.client_socket
+        self._receive = client.client_socket.recv_into
+        self._descriptor = client.client_socket.fileno()
         self._protocol = protocol
-        self._readiness = readiness
+        self._readiness = client.readiness
         self._loop = loop
         self._unsent = bytearray()
         self._high = 64 * 1024
         self._reading = True
         self._paused = False  # whether the protocol's pause_writing was called last
         self._closing = False
-        readiness.add(self._descriptor, self)
+        self._readiness.add(self._descriptor, self)
         protocol.connection_made(self)
 
     # --- reading

@@ -10,7 +10,7 @@ import asyncio
 import select
 import socket
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 EVENTS_MAX = 64  # clients served in one loop iteration, so that timers and other callbacks get their turn
 
@@ -42,7 +42,18 @@ class Readiness(Protocol):
 
 
 Name = tuple[Any, ...]  # address of one end of a connection, as sockets report it: host and port come first
-Take = Callable[[socket.socket, Name, Name, Readiness], None]  # socket, our address, the client's address
+
+
+class AcceptedClient(NamedTuple):
+    """A client whose connection was accepted, before it has a transport."""
+
+    client_socket: socket.socket
+    own: Name  # our end of the connection
+    address: Name  # the client's end
+    readiness: Readiness  # watches the socket
+
+
+Take = Callable[[AcceptedClient], None]
 
 
 def make_readiness(loop: asyncio.AbstractEventLoop) -> Readiness:

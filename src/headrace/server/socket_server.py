@@ -10,7 +10,7 @@ from contextlib import suppress
 from ipaddress import ip_address
 from typing import NamedTuple
 
-from headrace.server.readiness import Name, Readiness, Take, make_readiness
+from headrace.server.readiness import AcceptedClient, Name, Readiness, Take, make_readiness
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class SocketServer:
                 own = client.getsockname() if bound.is_everywhere else bound.name
                 if own[0] == address[0] and not bound.is_loopback:
                     _send_at_once(client)
-                self._take(client, own, address, self._readiness)
+                self._take(AcceptedClient(client, own, address, self._readiness))
             except OSError:
                 client.close()  # it disconnected before it was set up
 

@@ -15,7 +15,7 @@ from headrace.base.errors import HeadraceError
 from headrace.security.certificates import BadCertificate
 from headrace.server.connection import Connection
 from headrace.server.plain import PlainTransport
-from headrace.server.readiness import Name, Readiness
+from headrace.server.readiness import AcceptedClient
 from headrace.server.tls import Tls, reason_of
 
 HANDSHAKE_S_MAX = 10.0
@@ -31,27 +31,24 @@ class Handshake:
 
     def __init__(
         self,
-        client: socket.socket,
-        own: Name,
-        address: Name,
+        client: AcceptedClient,
         tls: Tls,
         make: Callable[[], Connection],
         done: Callable[[Handshake, str | None], None],
-        readiness: Readiness,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self.address = address[0]
-        self._names = own, address
+        self.address = client.address[0]
+        self._accepted = client
         # The current context: a new certificate applies to clients that connect later.
-        self._client = tls.context.wrap_socket(client, server_side=True, do_handshake_on_connect=False)
+        self._client = tls.context.wrap_socket(client.client_socket, server_side=True, do_handshake_on_connect=False)
         self._tls = tls
         self._make = make
         self._done = done
-        self._readiness = readiness
+        self._readiness = client.readiness
         self._loop = loop
         self._descriptor = self._client.fileno()
         self._timeout = loop.call_later(HANDSHAKE_S_MAX, self._end, "it took too long")
-        readiness.add(self._descriptor, self)
+        self._readiness.add(self._descriptor, self)
 
     def readable(self) -> None:
         try:
@@ -77,7 +74,7 @@ class Handshake:
             return
         self._leave()
         connection = self._make()
-        transport = TlsTransport(self._client, *self._names, connection, self._readiness, self._loop)
+        transport = TlsTransport(self._client, self._accepted, connection, self._loop)
         connection.peer.principal = principal
         self._done(self, None)
         transport.readable()  # data that arrived with the end of the handshake
@@ -99,14 +96,12 @@ class TlsTransport(PlainTransport):
     def __init__(
         self,
         client: ssl.SSLSocket,
-        own: Name,
-        address: Name,
+        accepted: AcceptedClient,
         protocol: asyncio.BufferedProtocol,
-        readiness: Readiness,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._client = client
-        super().__init__(client, own, address, protocol, readiness, loop)
+        super().__init__(accepted._replace(client_socket=client), protocol, loop)
 
     def get_extra_info(self, name: str, default: object = None) -> object:
         return self._client.context if name == "sslcontext" else super().get_extra_info(name, default)

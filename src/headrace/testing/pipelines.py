@@ -260,8 +260,8 @@ def _collect(
         elif sink.kind is SinkKind.FILES:
             rows[name] = _file_rows(spark, sink)
         else:
-            wanted = [sink.target] if sink.target else [one for one in rows.topics if one not in fixed | letters]
-            written = [record for topic in wanted for record in rows.topics.get(topic, ())]
+            targets = [sink.target] if sink.target else [one for one in rows.topics if one not in fixed | letters]
+            written = [record for topic in targets for record in rows.topics.get(topic, ())]
             rows[name] = [_decoded(record.value, sink) for record in written]
     return rows
 

@@ -132,7 +132,9 @@ class ProduceApi:
                         checked = compressed
                     else:
                         checked = partition.check(records, header, now_ms)
-                    self._append(partition_response, partition, records, header, checked, now_ms, unflushed, guard)
+                    flush = self._append(partition_response, partition, records, header, checked, now_ms, guard)
+                    if flush is not None:
+                        unflushed.append((partition_response, flush))
                 except KafkaError as error:
                     self._refuse(context, topic, partition_response, error, admitted)
             responses.append(TopicResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=results))
@@ -195,9 +197,9 @@ class ProduceApi:
         header: BatchHeader,
         checked: Checked,
         now_ms: int,
-        unflushed: list[tuple[PartitionResponse, Synced]],
         guard: Guard | None,
-    ) -> None:
+    ) -> Synced | None:
+        """Append the batch and fill in its response; return the flush to wait for, or None if there is none."""
         if checked.converted is not None:
             records, header = checked.converted
         if guard is None:
@@ -212,10 +214,7 @@ class ProduceApi:
         if not info.duplicate:
             traffic.messages_in += header.record_count
             traffic.bytes_in += header.size
-        if partition.waits_for_disk:
-            flush = partition.flushed(info.last_offset)
-            if flush is not None:
-                unflushed.append((partition_response, flush))
+        return partition.flushed(info.last_offset) if partition.waits_for_disk else None
 
     async def _finish(
         self,
@@ -233,16 +232,11 @@ class ProduceApi:
             assert one.checked is not None
             try:
                 one.partition.admit(request.acks)  # the partition may have changed in the meantime
-                self._append(
-                    one.partition_response,
-                    one.partition,
-                    one.records,
-                    one.header,
-                    one.checked,
-                    now_ms,
-                    unflushed,
-                    one.guard,
+                flush = self._append(
+                    one.partition_response, one.partition, one.records, one.header, one.checked, now_ms, one.guard
                 )
+                if flush is not None:
+                    unflushed.append((one.partition_response, flush))
             except KafkaError as error:
                 self._refuse(context, one.topic, one.partition_response, error, one.partition)
         if unflushed and request.acks:

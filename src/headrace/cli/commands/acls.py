@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Annotated, Any
 
@@ -12,6 +12,7 @@ import typer
 from headrace.base.errors import ConfigError, KafkaError
 from headrace.cli.acl_rules import (
     ANY_OPERATION,
+    Principals,
     Resources,
     Rule,
     expand_convenience_flags,
@@ -146,7 +147,8 @@ def add(
     named = Resources(topic, group, cluster, transactional_id, delegation_token, user_principal)
     pattern = parse_pattern_type(resource_pattern_type, filters=False)
     requested = _targets(named, operation, producer, consumer, idempotent, default=Operation.ALL)
-    new = list(make_rules(requested, pattern, allow_principal, deny_principal, allow_host, deny_host))
+    principals = Principals(allow_principal, deny_principal, allow_host, deny_host)
+    new = list(make_rules(requested, pattern, principals))
     if not new:
         raise ConfigError("name a principal with --allow-principal or --deny-principal")
 
@@ -194,7 +196,8 @@ def remove(
     named = Resources(topic, group, cluster, transactional_id, delegation_token, user_principal)
     pattern = parse_pattern_type(resource_pattern_type, filters=True)
     requested = _targets(named, operation, producer, consumer, idempotent, default=ANY_OPERATION)
-    filters = list(_filters(requested, pattern, allow_principal, deny_principal, allow_host, deny_host))
+    principals = Principals(allow_principal, deny_principal, allow_host, deny_host)
+    filters = list(_filters(requested, pattern, principals))
     if not force and sys.stdin.isatty() and not typer.confirm(f"remove all rules that {len(filters)} filter(s) match?"):
         return
 
@@ -240,22 +243,12 @@ def _targets(
 
 
 def _filters(
-    requested: list[tuple[int, str, int]],
-    pattern: int,
-    allow: list[str] | None,
-    deny: list[str] | None,
-    allow_host: list[str] | None,
-    deny_host: list[str] | None,
+    requested: list[tuple[int, str, int]], pattern: int, principals: Principals
 ) -> Iterator[DeleteAclsRequest.DeleteAclsFilter]:
-    make = DeleteAclsRequest.DeleteAclsFilter
-    anywhere: list[str | None] = [None]
-    chosen: list[tuple[str | None, str | None, int]] = [
-        *((who, host, Permission.ALLOW) for who in allow or [] for host in allow_host or anywhere),
-        *((who, host, Permission.DENY) for who in deny or [] for host in deny_host or anywhere),
-    ]
+    chosen: Sequence[tuple[str | None, str | None, int]] = principals.all(None) or [(None, None, ANY)]
     for kind, name, operation in requested:
-        for who, host, permission in chosen or [(None, None, ANY)]:
-            yield make(
+        for who, host, permission in chosen:
+            yield DeleteAclsRequest.DeleteAclsFilter(
                 resource_type_filter=kind,
                 resource_name_filter=name,
                 pattern_type_filter=pattern,

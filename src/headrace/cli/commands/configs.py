@@ -13,7 +13,7 @@ import typer
 
 from headrace.base.errors import ConfigError
 from headrace.cli.commands import quotas
-from headrace.cli.options import Bootstrap, CommandConfig, Json, command_group, refuse_unset
+from headrace.cli.options import Bootstrap, CommandConfig, Json, ValidateOnly, command_group, refuse_unset
 from headrace.cli.output import show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.client.admin.configs import (
@@ -162,9 +162,7 @@ def alter(
     delete_config: Annotated[
         list[str] | None, typer.Option("--delete-config", metavar="A,B", help="Options to reset to their defaults.")
     ] = None,
-    validate_only: Annotated[
-        bool, typer.Option("--validate-only", help="Check whether the change is possible without making it.")
-    ] = False,
+    validate_only: ValidateOnly = False,
     entity_type: EntityType = None,
     entity_name: EntityName = None,
     entity_default: EntityDefault = False,
@@ -190,12 +188,7 @@ def alter(
     )  # fmt: skip
     defaults = _defaults(brokers=broker_defaults, users=user_defaults, clients=client_defaults, ips=ip_defaults)
     entities = parse_entities(entity_type or [], entity_name or [], entity_default, [*shorts, *defaults])
-    add = read_properties(add_config_file) if add_config_file is not None else {}
-    for text in add_config or []:
-        add |= parse_additions(text)
-    delete = [name.strip() for text in delete_config or [] for name in text.split(",") if name.strip()]
-    if not add and not delete:
-        raise ConfigError("nothing to change: give --add-config, --add-config-file or --delete-config")
+    add, delete = _changes(add_config or [], add_config_file, delete_config or [])
     target = Target(bootstrap_server, command_config)
     if any(one.name is None for one in entities):
         raise ConfigError(f"{entities[0].type}: --entity-name or --entity-default is required")
@@ -212,6 +205,19 @@ def alter(
         with_cluster(target, work)
     shown = " of ".join(f"{one.type} {one.name or '(default)'}" for one in entities)
     print(f"{'would change' if validate_only else 'changed'} {', '.join([*add, *delete])} of {shown}")
+
+
+def _changes(
+    additions: Sequence[str], additions_file: Path | None, deletions: Sequence[str]
+) -> tuple[dict[str, str], list[str]]:
+    """Return the options to set, with their values, and those to reset. Raise ConfigError if there are none."""
+    add = read_properties(additions_file) if additions_file is not None else {}
+    for text in additions:
+        add |= parse_additions(text)
+    delete = [name.strip() for text in deletions for name in text.split(",") if name.strip()]
+    if not add and not delete:
+        raise ConfigError("nothing to change: give --add-config, --add-config-file or --delete-config")
+    return add, delete
 
 
 async def _check_deletions(cluster: Cluster, entity: Entity, names: Sequence[str]) -> None:

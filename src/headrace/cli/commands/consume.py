@@ -6,14 +6,14 @@ import asyncio
 import base64
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, NamedTuple
 
 import typer
 
 from headrace.base.errors import ConfigError
 from headrace.base.ids import TopicPartition
-from headrace.cli.options import Bootstrap, CommandConfig, single_command
+from headrace.cli.options import Bootstrap, CommandConfig, check_partition, single_command
 from headrace.cli.target import Target, with_cluster
 from headrace.cli.times import parse_moment
 from headrace.client.consumer.consumer import AsyncConsumer
@@ -38,9 +38,12 @@ class Start(NamedTuple):
     last: int | None = None  # number of offsets before the end of each partition
 
 
-class Ending(NamedTuple):
+class Output(NamedTuple):
+    """How records are printed, and when printing stops."""
+
+    format: str
     messages_max: int
-    at_end: bool  # whether to stop at the end of all assigned partitions
+    stop_at_end: bool  # whether to stop at the end of all assigned partitions
 
 
 @app.command()
@@ -88,22 +91,16 @@ def consume(
     if format not in FORMATS:
         raise ConfigError(f"--format {format!r}: expected {', '.join(FORMATS)}")
     start = parse_start(offset, from_time, last, group, partition)
-    ending = Ending(sys.maxsize if max_messages is None else max_messages, exit_at_end)
+    output = Output(format, sys.maxsize if max_messages is None else max_messages, exit_at_end)
 
     async def work(cluster: Cluster) -> None:
         partitions = await cluster.partitions(topic)
-        if partition is not None:
-            if partition not in partitions:
-                raise ConfigError(f"--partition {partition}: {topic} has partitions 0 to {len(partitions) - 1}")
-            partitions = [partition]
+        check_partition(topic, partition, partitions)
         if group is not None:
-            await _read_as_member(cluster, group, topic, start, ending, format)
-            return
-        async with AsyncConsumer({"auto.offset.reset": "none"}, cluster=cluster) as consumer:
-            consumer.assign(TopicPartition(topic, index) for index in partitions)
-            await _seek(consumer, start)
-            async for _ in _print_records(consumer, ending, format):
-                pass
+            await _read_as_member(cluster, group, topic, start, output)
+        else:
+            chosen = partitions if partition is None else [partition]
+            await _read_partitions(cluster, [TopicPartition(topic, index) for index in chosen], start, output)
 
     with_cluster(Target(bootstrap_server, command_config), work)
 
@@ -128,6 +125,17 @@ def parse_start(
     return Start(offset or EARLIEST, None if from_time is None else parse_moment("--from", from_time), last)
 
 
+async def _read_partitions(
+    cluster: Cluster, partitions: Sequence[TopicPartition], start: Start, output: Output
+) -> None:
+    """Print the records of these partitions, outside any group."""
+    async with AsyncConsumer({"auto.offset.reset": "none"}, cluster=cluster) as consumer:
+        consumer.assign(partitions)
+        await _seek(consumer, start)
+        async for _ in _print_records(consumer, output):
+            pass
+
+
 async def _seek(consumer: AsyncConsumer, start: Start) -> None:
     partitions = consumer.assignment()
     if start.time_ms is not None:
@@ -145,7 +153,7 @@ async def _seek(consumer: AsyncConsumer, start: Start) -> None:
             consumer.seek(one, int(start.offset))
 
 
-async def _read_as_member(cluster: Cluster, group: str, topic: str, start: Start, ending: Ending, format: str) -> None:
+async def _read_as_member(cluster: Cluster, group: str, topic: str, start: Start, output: Output) -> None:
     """Print records as a member of the group.
 
     Only printed records are committed, so that a record lost to a broken pipe is read again.
@@ -157,7 +165,7 @@ async def _read_as_member(cluster: Cluster, group: str, topic: str, start: Start
         printed: dict[TopicPartition, CommittedOffset] = {}
         commit_at = loop.time()
         try:
-            async for printed in _print_records(consumer, ending, format):
+            async for printed in _print_records(consumer, output):
                 if printed and loop.time() >= commit_at:
                     await consumer.commit(printed)
                     commit_at = loop.time() + COMMIT_EVERY_S
@@ -168,19 +176,19 @@ async def _read_as_member(cluster: Cluster, group: str, topic: str, start: Start
 
 
 async def _print_records(
-    consumer: AsyncConsumer, ending: Ending, format: str
+    consumer: AsyncConsumer, output: Output
 ) -> AsyncIterator[dict[TopicPartition, CommittedOffset]]:
     """Print records until the end; after each poll, yield the positions after the printed records."""
-    left = ending.messages_max
+    left = output.messages_max
     while left > 0:
         records = await consumer.poll(max_records=min(left, RECORDS_AT_ONCE))
         for record in records:
-            sys.stdout.buffer.write(_show(record, format) + b"\n")
+            sys.stdout.buffer.write(_show(record, output.format) + b"\n")
         sys.stdout.buffer.flush()
         left -= len(records)
         yield consumer.positions()
         partitions = consumer.assignment()
-        if ending.at_end and partitions and all(consumer.lag(one) == 0 for one in partitions):
+        if output.stop_at_end and partitions and all(consumer.lag(one) == 0 for one in partitions):
             return
 
 

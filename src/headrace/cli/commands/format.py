@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import random
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -14,12 +15,21 @@ from headrace.base.ids import uuid_from_text
 from headrace.cli.options import Config, SettingFlags, Strict, single_command
 from headrace.node.feature_levels import METADATA, feature_levels, release_name
 from headrace.node.formatting import bootstrap_records, format_log_dirs, new_cluster_id
-from headrace.node.settings import read_settings
-from headrace.security.scram_arguments import parse_scram_argument
+from headrace.node.settings import Settings, read_settings
+from headrace.security.scram_arguments import ScramUser, parse_scram_argument
 from headrace.storage.disk import DiskFiles
 from headrace.storage.log_dirs import close_log_dirs, open_log_dirs
 
 app = single_command()
+
+
+class ClusterStart(NamedTuple):
+    """How a new cluster starts: its id, feature levels and users."""
+
+    cluster_id: str | None  # None: the id in directories that are already formatted, or else a random one
+    levels: Mapping[str, int]
+    users: Sequence[ScramUser]
+    records: Sequence[Any]  # the first metadata records, which set the levels and create the users
 
 
 @app.command()
@@ -63,28 +73,37 @@ def format_(
     random_source = random.SystemRandom()
     levels = feature_levels(release_version, feature or [])
     users = [parse_scram_argument(text, random_source) for text in add_scram or []]
-    records = bootstrap_records(levels, users)
+    start = ClusterStart(cluster_id, levels, users, bootstrap_records(levels, users))
+    _check_cluster_id(cluster_id)
+    _format(settings, start, random_source, ignore_formatted=ignore_formatted)
+
+
+def _check_cluster_id(cluster_id: str | None) -> None:
     if cluster_id is not None:
         try:
             uuid_from_text(cluster_id)
         except ValueError as error:
             raise ConfigError(f"--cluster-id: {error}") from error
-    log_dirs = open_log_dirs(DiskFiles(), settings.log_dirs, node_id=settings.node_id, cluster_id=cluster_id)
+
+
+def _format(settings: Settings, start: ClusterStart, random_source: random.Random, *, ignore_formatted: bool) -> None:
+    log_dirs = open_log_dirs(DiskFiles(), settings.log_dirs, node_id=settings.node_id, cluster_id=start.cluster_id)
     try:
         formatted = [log_dir for log_dir in log_dirs if log_dir.meta is not None]
-        if formatted and users:
+        if formatted and start.users:
             raise ConfigError(
                 f"--add-scram: {formatted[0].path} is already formatted; use `headrace users add` on the running cluster"
             )
         if formatted and not ignore_formatted:
             raise ConfigError(f"{formatted[0].path} is already formatted (--ignore-formatted skips it)")
         known = next((log_dir.meta.cluster_id for log_dir in formatted if log_dir.meta is not None), None)
-        chosen = cluster_id or known or new_cluster_id(random_source)
+        cluster_id = start.cluster_id or known or new_cluster_id(random_source)
+        now_ms = SystemClock().now_ms()
         format_log_dirs(
-            log_dirs, settings.metadata_dir, settings.node_id, chosen, SystemClock().now_ms(), random_source, records
+            log_dirs, settings.metadata_dir, settings.node_id, cluster_id, now_ms, random_source, start.records
         )
     finally:
         close_log_dirs(log_dirs)
-    print(f"formatted {', '.join(settings.log_dirs)} for node {settings.node_id} of cluster {chosen}")
+    print(f"formatted {', '.join(settings.log_dirs)} for node {settings.node_id} of cluster {cluster_id}")
     if not formatted:
-        print(f"metadata.version is {release_name(levels[METADATA])}")
+        print(f"metadata.version is {release_name(start.levels[METADATA])}")

@@ -11,7 +11,7 @@ import typer
 from headrace.base.errors import ConfigError, ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.cli.commands.reset_offsets import parse_topics, reset_offsets
-from headrace.cli.options import Bootstrap, CommandConfig, Json, command_group
+from headrace.cli.options import PARTITIONS_OPTION, Bootstrap, CommandConfig, GroupId, Json, command_group
 from headrace.cli.output import Failures, format_duration, progress, show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.client.admin.groups import (
@@ -162,11 +162,8 @@ def delete(
 
 @app.command(name="delete-offsets")
 def delete_offsets(
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="Group id.")],
-    topic: Annotated[
-        list[str],
-        typer.Option(metavar="NAME[:0,2]", help="Topic, with its partitions if not all of them; may be repeated."),
-    ],
+    group: GroupId,
+    topic: Annotated[list[str], PARTITIONS_OPTION],
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:

@@ -81,6 +81,12 @@ def get(
     failures = Failures()
     results = with_cluster(Target(bootstrap_server, command_config), work)
     good = [one for one in results if not failures.found(str(one.partition), one.code, None)]
+    if json or good or not failures:
+        _show(good, json)
+    failures.end()
+
+
+def _show(offsets: list[Found], json: bool) -> None:
     if json:
         show_json(
             [
@@ -91,15 +97,12 @@ def get(
                     "timestamp": one.timestamp if one.timestamp >= 0 else None,
                     "leader_epoch": one.leader_epoch if one.leader_epoch >= 0 else None,
                 }
-                for one in good
+                for one in offsets
             ]
         )
-    elif good or not failures:
-        show_table(
-            ("topic", "partition", "offset"),
-            [(one.partition.topic, one.partition.partition, one.offset if one.offset >= 0 else "none") for one in good],
-        )
-    failures.end()
+    else:
+        rows = [(*one.partition, one.offset if one.offset >= 0 else "none") for one in offsets]
+        show_table(("topic", "partition", "offset"), rows)
 
 
 async def _list_offsets(cluster: Cluster, requested: list[TopicPartition], when: int) -> list[Found]:

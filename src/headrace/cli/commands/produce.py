@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from headrace.base.errors import ConfigError
-from headrace.cli.options import Bootstrap, CommandConfig, parse_pair, single_command
+from headrace.cli.options import Bootstrap, CommandConfig, check_partition, parse_pair, single_command
 from headrace.cli.output import progress
 from headrace.cli.target import Target, with_cluster
 from headrace.client.producer.deliveries import Sent
@@ -20,7 +20,6 @@ from headrace.records.compression import Codec
 
 BATCH_BYTES = 64 * 1024
 LINES_AT_ONCE = 10_000
-
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -44,58 +43,65 @@ class ParsedLine(NamedTuple):
 app = single_command()
 
 
+KeySeparator = Annotated[
+    str | None,
+    typer.Option(
+        "-k",
+        "--key-separator",
+        help="Separator between the key and the value of a line. Without it, records have no keys.",
+    ),
+]
+PartitionIndex = Annotated[
+    int | None,
+    typer.Option(
+        "-p",
+        "--partition",
+        help="Partition to write to. Defaults to the partitioner's choice, by the hash of the key.",
+    ),
+]
+Compression = Annotated[
+    str, typer.Option("-z", "--compression-type", help="Compression: none, gzip, snappy, lz4 or zstd.")
+]
+Acks = Annotated[int, typer.Option(help="Acknowledgements to wait for: -1 (all in-sync replicas), 0 or 1.")]
+Header = Annotated[
+    list[str] | None,
+    typer.Option("-H", "--header", metavar="NAME=VALUE", help="Header to add to every record; may be repeated."),
+]
+ParseHeaders = Annotated[
+    bool,
+    typer.Option("--parse-headers", help="Read headers from the start of each line: name:value,name:value and a tab."),
+]
+HeadersDelimiter = Annotated[
+    str,
+    typer.Option(
+        "--headers-delimiter",
+        metavar="TEXT",
+        help="Delimiter after the headers of a line. Defaults to a tab.",
+        show_default=False,
+    ),
+]
+NullMarker = Annotated[
+    str | None,
+    typer.Option("--null-marker", metavar="TEXT", help="Text that stands for a null key, value or header value."),
+]
+EmptyAsNull = Annotated[
+    bool,
+    typer.Option("-Z", "--empty-as-null", help="Send empty values as null, which is a tombstone in a compacted topic."),
+]
+
+
 @app.command()
 def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to write to.")],
-    key_separator: Annotated[
-        str | None,
-        typer.Option(
-            "-k",
-            "--key-separator",
-            help="Separator between the key and the value of a line. Without it, records have no keys.",
-        ),
-    ] = None,
-    partition: Annotated[
-        int | None,
-        typer.Option(
-            "-p",
-            "--partition",
-            help="Partition to write to. Defaults to the partitioner's choice, by the hash of the key.",
-        ),
-    ] = None,
-    compression: Annotated[
-        str, typer.Option("-z", "--compression-type", help="Compression: none, gzip, snappy, lz4 or zstd.")
-    ] = "none",
-    acks: Annotated[int, typer.Option(help="Acknowledgements to wait for: -1 (all in-sync replicas), 0 or 1.")] = -1,
-    header: Annotated[
-        list[str] | None,
-        typer.Option("-H", "--header", metavar="NAME=VALUE", help="Header to add to every record; may be repeated."),
-    ] = None,
-    parse_headers: Annotated[
-        bool,
-        typer.Option(
-            "--parse-headers", help="Read headers from the start of each line: name:value,name:value and a tab."
-        ),
-    ] = False,
-    headers_delimiter: Annotated[
-        str,
-        typer.Option(
-            "--headers-delimiter",
-            metavar="TEXT",
-            help="Delimiter after the headers of a line. Defaults to a tab.",
-            show_default=False,
-        ),
-    ] = "\t",
-    null_marker: Annotated[
-        str | None,
-        typer.Option("--null-marker", metavar="TEXT", help="Text that stands for a null key, value or header value."),
-    ] = None,
-    empty_as_null: Annotated[
-        bool,
-        typer.Option(
-            "-Z", "--empty-as-null", help="Send empty values as null, which is a tombstone in a compacted topic."
-        ),
-    ] = False,
+    key_separator: KeySeparator = None,
+    partition: PartitionIndex = None,
+    compression: Compression = "none",
+    acks: Acks = -1,
+    header: Header = None,
+    parse_headers: ParseHeaders = False,
+    headers_delimiter: HeadersDelimiter = "\t",
+    null_marker: NullMarker = None,
+    empty_as_null: EmptyAsNull = False,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
@@ -117,31 +123,32 @@ def produce(
             (name, value.encode()) for name, value in (parse_pair("--header", text) for text in header or [])
         ),
     )
+    options = {"acks": acks, "compression.type": compression.lower(), "batch.size": BATCH_BYTES}
 
     async def work(cluster: Cluster) -> int:
-        partitions = await cluster.partitions(topic, create=True)
-        if partition is not None and partition not in partitions:
-            raise ConfigError(f"--partition {partition}: {topic} has partitions 0 to {len(partitions) - 1}")
-        options = {"acks": acks, "compression.type": compression.lower(), "batch.size": BATCH_BYTES}
-        sent = 0
+        check_partition(topic, partition, await cluster.partitions(topic, create=True))
         async with AsyncProducer(options, cluster=cluster) as producer:
-            with progress("records", None) as done:
-                under_way: list[asyncio.Future[Sent]] = []
-                while some := await asyncio.to_thread(_read_lines):
-                    await asyncio.gather(
-                        *under_way
-                    )  # deliveries of the previous round; the first failure ends the command
-                    under_way = []
-                    for number, line in enumerate(some, sent + 1):
-                        key, value, headers = parse_line(line, number, lines)
-                        under_way.append(await producer.send(topic, value, key, partition=partition, headers=headers))
-                    sent += len(some)
-                    done.advance(len(some))
-                await asyncio.gather(*under_way)
-        return sent
+            return await _send_lines(producer, topic, partition, lines)
 
     sent = with_cluster(Target(bootstrap_server, command_config), work)
     print(f"sent {sent} record(s) to {topic}", file=sys.stderr)
+
+
+async def _send_lines(producer: AsyncProducer, topic: str, partition: int | None, lines: LineFormat) -> int:
+    """Send the lines of standard input and return their number once all of them are delivered."""
+    sent = 0
+    under_way: list[asyncio.Future[Sent]] = []
+    with progress("records", None) as done:
+        while some := await asyncio.to_thread(_read_lines):
+            await asyncio.gather(*under_way)  # deliveries of the previous round; the first failure ends the command
+            under_way = []
+            for number, line in enumerate(some, sent + 1):
+                key, value, headers = parse_line(line, number, lines)
+                under_way.append(await producer.send(topic, value, key, partition=partition, headers=headers))
+            sent += len(some)
+            done.advance(len(some))
+        await asyncio.gather(*under_way)
+    return sent
 
 
 def _read_lines() -> list[bytes]:

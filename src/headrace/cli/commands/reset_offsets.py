@@ -11,7 +11,7 @@ import typer
 
 from headrace.base.errors import ConfigError, ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.cli.options import Bootstrap, CommandConfig, Json
+from headrace.cli.options import PARTITIONS_OPTION, Bootstrap, CommandConfig, GroupId, Json
 from headrace.cli.output import Failures, progress, show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.cli.times import before_now, parse_datetime
@@ -36,6 +36,12 @@ class OffsetReset(NamedTuple):
     by_duration: str | None = None
     from_file: Path | None = None
 
+    def check(self) -> None:
+        """Raise ConfigError unless exactly one field is set."""
+        if sum(value not in (None, False) for value in self) != 1:
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in self._fields)
+            raise ConfigError(f"give exactly one of {flags}")
+
 
 class OffsetChange(NamedTuple):
     partition: TopicPartition
@@ -44,11 +50,8 @@ class OffsetChange(NamedTuple):
 
 
 def reset_offsets(
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="Group id.")],
-    topic: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME[:0,2]", help="Topic, with its partitions if not all of them; may be repeated."),
-    ] = None,
+    group: GroupId,
+    topic: Annotated[list[str] | None, PARTITIONS_OPTION] = None,
     all_topics: Annotated[
         bool, typer.Option("--all-topics", help="All topics for which the group has committed offsets.")
     ] = False,
@@ -85,27 +88,14 @@ def reset_offsets(
     The group must have no members.
     """
     reset = OffsetReset(to_earliest, to_latest, to_current, to_offset, shift_by, to_datetime, by_duration, from_file)
-    if sum(value not in (None, False) for value in reset) != 1:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in OffsetReset._fields)
-        raise ConfigError(f"give exactly one of {flags}")
+    reset.check()
     plan = None if from_file is None else read_plan(from_file)
     if plan is None and bool(topic) == all_topics:
         raise ConfigError("give either --topic or --all-topics")
 
     async def work(cluster: Cluster) -> tuple[list[OffsetChange], dict[TopicPartition, ErrorCode]]:
         await _check_inactive(cluster, group)
-        committed = {partition: one.offset for partition, one in (await committed_offsets(cluster, group)).items()}
-        if plan is not None:
-            partitions = sorted(plan)
-        else:
-            partitions = sorted(committed) if all_topics else await parse_topics(cluster, topic or [])
-        changes = []
-        with progress("partitions", len(partitions)) as done:
-            for partition in partitions:
-                before = committed.get(partition)
-                target = None if plan is None else plan[partition]
-                changes.append(OffsetChange(partition, before, await _find(cluster, partition, before, reset, target)))
-                done.advance(1)
+        changes = await _changes(cluster, group, None if all_topics else topic, reset, plan)
         codes = await commit_offsets(cluster, group, {one.partition: one.after for one in changes}) if execute else {}
         return changes, codes
 
@@ -130,6 +120,29 @@ async def _check_inactive(cluster: Cluster, group: str) -> None:
         return
     if state not in _INACTIVE:
         raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {group} is {state}: stop its members first")
+
+
+async def _changes(
+    cluster: Cluster,
+    group: str,
+    topics: list[str] | None,
+    reset: OffsetReset,
+    plan: dict[TopicPartition, int] | None,
+) -> list[OffsetChange]:
+    """Return the changes for the partitions of the plan, or else of `topics` (None: all with a committed offset)."""
+    committed = {partition: one.offset for partition, one in (await committed_offsets(cluster, group)).items()}
+    if plan is not None:
+        partitions = sorted(plan)
+    else:
+        partitions = sorted(committed) if topics is None else await parse_topics(cluster, topics)
+    changes = []
+    with progress("partitions", len(partitions)) as done:
+        for partition in partitions:
+            before = committed.get(partition)
+            planned = None if plan is None else plan[partition]
+            changes.append(OffsetChange(partition, before, await _find(cluster, partition, before, reset, planned)))
+            done.advance(1)
+    return changes
 
 
 async def _find(

@@ -9,7 +9,7 @@ import typer
 
 from headrace.base.errors import ConfigError, ErrorCode, KafkaError
 from headrace.base.ids import uuid_text
-from headrace.cli.options import Bootstrap, CommandConfig, Json, command_group, parse_pair
+from headrace.cli.options import Bootstrap, CommandConfig, Json, ValidateOnly, command_group, parse_pair
 from headrace.cli.output import Failures, progress, show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.client.admin.configs import TOPIC, describe_configs
@@ -35,9 +35,6 @@ ExcludeInternal = Annotated[
     bool, typer.Option("--exclude-internal", help="Leave out internal topics such as __consumer_offsets.")
 ]
 IfExists = Annotated[bool, typer.Option("--if-exists", help="Ignore topics that do not exist.")]
-ValidateOnly = Annotated[
-    bool, typer.Option("--validate-only", help="Check whether the change is possible without making it.")
-]
 
 
 @app.command("list")

@@ -16,15 +16,15 @@ from headrace.security.acls import ANY, Acl, AclFilter
 EVERY_ACL = AclFilter(ANY, None, ANY, None, None, ANY, ANY)
 
 
-async def describe_acls(cluster: Cluster, wanted: AclFilter = EVERY_ACL) -> list[Acl]:
+async def describe_acls(cluster: Cluster, acl_filter: AclFilter = EVERY_ACL) -> list[Acl]:
     request = DescribeAclsRequest(
-        resource_type_filter=wanted.resource_type,
-        resource_name_filter=wanted.resource_name,
-        pattern_type_filter=wanted.pattern_type,
-        principal_filter=wanted.principal,
-        host_filter=wanted.host,
-        operation=wanted.operation,
-        permission_type=wanted.permission,
+        resource_type_filter=acl_filter.resource_type,
+        resource_name_filter=acl_filter.resource_name,
+        pattern_type_filter=acl_filter.pattern_type,
+        principal_filter=acl_filter.principal,
+        host_filter=acl_filter.host,
+        operation=acl_filter.operation,
+        permission_type=acl_filter.permission,
     )
     response: DescribeAclsResponse = await cluster.request(request)
     if response.error_code:

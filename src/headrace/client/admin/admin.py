@@ -123,8 +123,8 @@ class AsyncAdmin:
 
         Raise KafkaError with UNKNOWN_TOPIC_OR_PARTITION if one does not exist.
         """
-        wanted = _names(names)
-        found = await self._calls.run(lambda: describe_topics(self._cluster, wanted), timeout_s)
+        requested = _names(names)
+        found = await self._calls.run(lambda: describe_topics(self._cluster, requested), timeout_s)
         return {one.name: one for one in found}
 
     async def create_topics(
@@ -134,13 +134,13 @@ class AsyncAdmin:
 
         Raise ItemsFailed with TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION …
         """
-        wanted = {one.name: one for one in (NewTopic(each) if isinstance(each, str) else each for each in topics)}
+        requested = {one.name: one for one in (NewTopic(each) if isinstance(each, str) else each for each in topics)}
 
         async def attempt(some: Sequence[str]) -> Mapping[str, KafkaError | None]:
-            chosen = [wanted[name] for name in some]
+            chosen = [requested[name] for name in some]
             return await topic_changes.create_topics(self._cluster, chosen, validate_only=validate_only)
 
-        await self._calls.for_each(list(wanted), attempt, timeout_s)
+        await self._calls.for_each(list(requested), attempt, timeout_s)
 
     async def create_partitions(
         self,
@@ -150,13 +150,13 @@ class AsyncAdmin:
         timeout_s: float | None = None,
     ) -> None:
         """Add partitions; each topic is given with its new total."""
-        wanted = {name: NewPartitions(one) if isinstance(one, int) else one for name, one in topics.items()}
+        requested = {name: NewPartitions(one) if isinstance(one, int) else one for name, one in topics.items()}
 
         async def attempt(some: Sequence[str]) -> Mapping[str, KafkaError | None]:
-            chosen = {name: wanted[name] for name in some}
+            chosen = {name: requested[name] for name in some}
             return await topic_changes.create_partitions(self._cluster, chosen, validate_only=validate_only)
 
-        await self._calls.for_each(list(wanted), attempt, timeout_s)
+        await self._calls.for_each(list(requested), attempt, timeout_s)
 
     async def delete_topics(self, names: Iterable[str], timeout_s: float | None = None) -> None:
         """Delete topics with all their records.
@@ -181,9 +181,9 @@ class AsyncAdmin:
         That is the first offset, the end, the offset of the largest timestamp, or the first offset at or after a
         timestamp in ms (-1 if there is none).
         """
-        wanted = {TopicPartition(*one): TIMES[at] if isinstance(at, str) else at for one, at in partitions.items()}
+        requested = {TopicPartition(*one): TIMES[at] if isinstance(at, str) else at for one, at in partitions.items()}
         limit_s = self._calls.limit_s(timeout_s)
-        return await list_offsets(self._cluster, wanted, isolation=ISOLATION[isolation], timeout_s=limit_s)
+        return await list_offsets(self._cluster, requested, isolation=ISOLATION[isolation], timeout_s=limit_s)
 
     async def delete_records(
         self, before: Mapping[TopicPartition, int], timeout_s: float | None = None
@@ -286,14 +286,16 @@ class AsyncAdmin:
     # --- transactions
 
     async def list_transactions(
-        self, wanted: TransactionFilter = transactions.EVERYTHING, timeout_s: float | None = None
+        self, transaction_filter: TransactionFilter = transactions.EVERYTHING, timeout_s: float | None = None
     ) -> list[ListedTransaction]:
         """Return the transactions of all coordinators that match the filter, sorted by transactional id.
 
         Raise KafkaError with INVALID_REQUEST if the filter has an unknown state, UNSUPPORTED_VERSION if a broker does
         not support the filter.
         """
-        return await self._calls.run(lambda: transactions.list_transactions(self._cluster, wanted), timeout_s)
+        return await self._calls.run(
+            lambda: transactions.list_transactions(self._cluster, transaction_filter), timeout_s
+        )
 
     async def describe_transaction(self, transactional_id: str, timeout_s: float | None = None) -> TransactionInfo:
         """Describe a transaction. Raise KafkaError TRANSACTIONAL_ID_NOT_FOUND if it does not exist."""
@@ -326,12 +328,12 @@ class AsyncAdmin:
 
     # --- ACLs and quotas
 
-    async def describe_acls(self, wanted: AclFilter = acls.EVERY_ACL, timeout_s: float | None = None) -> list[Acl]:
+    async def describe_acls(self, acl_filter: AclFilter = acls.EVERY_ACL, timeout_s: float | None = None) -> list[Acl]:
         """Return the ACLs that match the filter, sorted.
 
         Raise KafkaError with SECURITY_DISABLED if the brokers have no authorizer.
         """
-        return await self._calls.run(lambda: acls.describe_acls(self._cluster, wanted), timeout_s)
+        return await self._calls.run(lambda: acls.describe_acls(self._cluster, acl_filter), timeout_s)
 
     async def create_acls(self, rules: Iterable[Acl], timeout_s: float | None = None) -> None:
         """Create ACLs; those that exist already stay as they are.
@@ -342,8 +344,8 @@ class AsyncAdmin:
 
     async def delete_acls(self, filters: Iterable[AclFilter], timeout_s: float | None = None) -> list[Acl]:
         """Delete the ACLs that match any of the filters and return them."""
-        wanted = list(filters)
-        return await self._calls.run(lambda: acls.delete_acls(self._cluster, wanted), timeout_s)
+        requested = list(filters)
+        return await self._calls.run(lambda: acls.delete_acls(self._cluster, requested), timeout_s)
 
     async def describe_quotas(
         self, kinds: Sequence[str] = (), *, strict: bool = False, timeout_s: float | None = None

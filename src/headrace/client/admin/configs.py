@@ -29,10 +29,10 @@ class OptionInfo(NamedTuple):
 
     name: str
     value: str | None  # None if it is secret or not set
-    source: int  # Kafka's code of the place that sets it: 1 topic, 2 broker, 3 all brokers, 4 file, 5 default …
+    source: int  # Kafka's code of what set the value: 1 topic, 2 broker, 3 all brokers, 4 file, 5 default …
     read_only: bool
     secret: bool
-    # Name, value and source of each place that sets the option, by precedence; empty if they were not requested.
+    # Name, value and source of every setting of the option, by precedence; empty if they were not requested.
     synonyms: list[tuple[str, str | None, int]]
 
 

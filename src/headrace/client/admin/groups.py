@@ -179,8 +179,8 @@ async def committed_offsets(cluster: Cluster, group: str) -> dict[TopicPartition
     _, connection = await find_coordinator(cluster, group)
     version = connection.version_for(OffsetFetchRequest, BY_NAME_VERSION_MAX)
     if version >= MANY_GROUPS_VERSION_MIN:
-        wanted = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=None)
-        request = OffsetFetchRequest(groups=[wanted], require_stable=True)
+        requested = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=None)
+        request = OffsetFetchRequest(groups=[requested], require_stable=True)
     else:
         request = OffsetFetchRequest(group_id=group, topics=None)
     response: OffsetFetchResponse = await connection.request(request, version=version)
@@ -193,8 +193,8 @@ async def committed_offsets(cluster: Cluster, group: str) -> dict[TopicPartition
             if one.error_code:
                 raise KafkaError(ErrorCode(one.error_code), f"{topic.name}-{one.partition_index} of group {group}")
             if one.committed_offset >= 0:
-                place = TopicPartition(topic.name, one.partition_index)
-                offsets[place] = Committed(one.committed_offset, one.committed_leader_epoch, one.metadata or "")
+                partition = TopicPartition(topic.name, one.partition_index)
+                offsets[partition] = Committed(one.committed_offset, one.committed_leader_epoch, one.metadata or "")
     return offsets
 
 

@@ -50,7 +50,7 @@ async def controller(cluster: Cluster) -> Connection:
 async def create_topics(
     cluster: Cluster, topics: Sequence[NewTopic], *, validate_only: bool = False
 ) -> dict[str, KafkaError | None]:
-    wanted = [
+    requested = [
         CreateTopicsRequest.CreatableTopic(
             name=one.name,
             num_partitions=AS_THE_CLUSTER_HAS_IT if one.assignments else one.partitions,
@@ -65,7 +65,7 @@ async def create_topics(
         )
         for one in topics
     ]
-    request = CreateTopicsRequest(topics=wanted, timeout_ms=_timeout_ms(cluster), validate_only=validate_only)
+    request = CreateTopicsRequest(topics=requested, timeout_ms=_timeout_ms(cluster), validate_only=validate_only)
     response: CreateTopicsResponse = await (await controller(cluster)).request(request)
     return {one.name: refusal(one.error_code, one.error_message, f"topic {one.name}") for one in response.topics}
 
@@ -74,7 +74,7 @@ async def create_partitions(
     cluster: Cluster, topics: Mapping[str, NewPartitions], *, validate_only: bool = False
 ) -> dict[str, KafkaError | None]:
     make = CreatePartitionsRequest.CreatePartitionsAssignment
-    wanted = [
+    requested = [
         CreatePartitionsRequest.CreatePartitionsTopic(
             name=name,
             count=one.total,
@@ -82,7 +82,7 @@ async def create_partitions(
         )
         for name, one in topics.items()
     ]
-    request = CreatePartitionsRequest(topics=wanted, timeout_ms=_timeout_ms(cluster), validate_only=validate_only)
+    request = CreatePartitionsRequest(topics=requested, timeout_ms=_timeout_ms(cluster), validate_only=validate_only)
     response: CreatePartitionsResponse = await (await controller(cluster)).request(request)
     return {one.name: refusal(one.error_code, one.error_message, f"topic {one.name}") for one in response.results}
 
@@ -136,10 +136,10 @@ async def delete_records_of(
     )
     response: DeleteRecordsResponse = await leader.request(request)
     return {
-        place: refusal(one.error_code, None, place) or one.low_watermark
+        topic_partition: refusal(one.error_code, None, topic_partition) or one.low_watermark
         for topic in response.topics
         for one in topic.partitions
-        for place in [TopicPartition(topic.name, one.partition_index)]
+        for topic_partition in [TopicPartition(topic.name, one.partition_index)]
     }
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, Self
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.base.ids import TopicPartition
+from headrace.base.ids import TopicPartition, indexes_by_topic
 from headrace.client.retry import Retry, RetryPolicy
 from headrace.client.wire.cluster import Cluster
 from headrace.client.wire.connection import Connection
@@ -101,14 +100,16 @@ EVERYTHING = TransactionFilter()
 # --- on coordinators
 
 
-async def list_transactions(cluster: Cluster, wanted: TransactionFilter = EVERYTHING) -> list[ListedTransaction]:
+async def list_transactions(
+    cluster: Cluster, transaction_filter: TransactionFilter = EVERYTHING
+) -> list[ListedTransaction]:
     """Return the transactions of all brokers; each broker knows those that it coordinates."""
     listed: list[ListedTransaction] = []
     unknown: set[str] = set()
     for node_id in await cluster.brokers():
         connection = await cluster.broker(node_id)
         version = connection.version_for(ListTransactionsRequest)
-        request = _list_request(wanted, version, node_id)
+        request = _list_request(transaction_filter, version, node_id)
         response: ListTransactionsResponse = await connection.request(request, version=version)
         if response.error_code:
             raise KafkaError(ErrorCode(response.error_code), f"the transactions of broker {node_id}")
@@ -122,16 +123,18 @@ async def list_transactions(cluster: Cluster, wanted: TransactionFilter = EVERYT
     return sorted(listed)
 
 
-def _list_request(wanted: TransactionFilter, version: int, node_id: int) -> ListTransactionsRequest:
-    request = ListTransactionsRequest(state_filters=list(wanted.states), producer_id_filters=list(wanted.producer_ids))
-    if wanted.duration_ms is not None:
+def _list_request(transaction_filter: TransactionFilter, version: int, node_id: int) -> ListTransactionsRequest:
+    request = ListTransactionsRequest(
+        state_filters=list(transaction_filter.states), producer_id_filters=list(transaction_filter.producer_ids)
+    )
+    if transaction_filter.duration_ms is not None:
         if version < DURATION_VERSION_MIN:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"broker {node_id} cannot list by duration")
-        request.duration_filter = wanted.duration_ms
-    if wanted.pattern is not None:
+        request.duration_filter = transaction_filter.duration_ms
+    if transaction_filter.pattern is not None:
         if version < PATTERN_VERSION_MIN:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"broker {node_id} cannot list by a pattern")
-        request.transactional_id_pattern = wanted.pattern
+        request.transactional_id_pattern = transaction_filter.pattern
     return request
 
 
@@ -251,12 +254,10 @@ async def producers_of(
     connection: Connection, partitions: Sequence[TopicPartition]
 ) -> tuple[list[ActiveProducer], dict[TopicPartition, KafkaError]]:
     """Return the producers that this broker remembers, and the errors of partitions it did not describe."""
-    topics: dict[str, list[int]] = defaultdict(list)
-    for topic, index in partitions:
-        topics[topic].append(index)
     request = DescribeProducersRequest(
         topics=[
-            DescribeProducersRequest.TopicRequest(name=name, partition_indexes=some) for name, some in topics.items()
+            DescribeProducersRequest.TopicRequest(name=name, partition_indexes=some)
+            for name, some in indexes_by_topic(partitions).items()
         ]
     )
     response: DescribeProducersResponse = await connection.request(request)

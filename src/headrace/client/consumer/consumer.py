@@ -341,9 +341,9 @@ class AsyncConsumer:
         found = await list_offsets(self._cluster, times_ms, timeout_s=self._limit(timeout_s))
         return {partition: None if one.offset == NO_OFFSET else one for partition, one in found.items()}
 
-    async def _listed(self, wanted: Mapping[TopicPartition, int], timeout_s: float | None) -> dict[TopicPartition, int]:
+    async def _listed(self, times: Mapping[TopicPartition, int], timeout_s: float | None) -> dict[TopicPartition, int]:
         isolation = self._settings.fetch.isolation
-        found = await list_offsets(self._cluster, wanted, isolation=isolation, timeout_s=self._limit(timeout_s))
+        found = await list_offsets(self._cluster, times, isolation=isolation, timeout_s=self._limit(timeout_s))
         return {partition: one.offset for partition, one in found.items()}
 
     async def partitions_for(self, topic: str) -> list[int]:

@@ -205,11 +205,11 @@ class FetchedBatches:
     def _decode(self, shape: Shape, rows_max: int) -> _Decoded:
         first = self._next
         sections = self._sections(rows_max)
-        wanted = column_bits(shape.decoded) | COLUMN_BITS["offset"]
+        requested = column_bits(shape.decoded) | COLUMN_BITS["offset"]
         microseconds = shape.timestamp_unit == MICROSECONDS
         while True:
             try:
-                found = decode_columns(sections, wanted, self.position, self._end_offset, microseconds)
+                found = decode_columns(sections, requested, self.position, self._end_offset, microseconds)
                 break
             except MalformedSection as error:
                 self._next = first + error.section

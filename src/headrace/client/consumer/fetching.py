@@ -85,7 +85,7 @@ async def fetch_from(
     """
     connection = await cluster.broker(node_id, FETCH)
     ids = {target.partition.topic: cluster.topic_id(target.partition.topic) for target in targets}
-    # A cluster that does not use topic ids reports none, whatever its brokers support.
+    # A cluster that does not use topic ids reports none, even if its brokers support them.
     version = connection.version_for(FetchRequest, BY_ID_VERSION_MIN - 1 if ZERO_UUID in ids.values() else None)
     by_topic: dict[str, list[FetchRequest.FetchPartition]] = defaultdict(list)
     for partition, offset, last_epoch in targets:

@@ -76,7 +76,7 @@ class GroupReading:
         self._member.subscribe(subscription)
 
     async def poll(self, timeout_s: float) -> None:
-        """Join and hand over partitions as far as is due; commit if it is time."""
+        """Join and hand over partitions if that is due; commit if the interval has passed."""
         self._auto_commit()
         if self._member is not None:
             await self._member.poll(timeout_s)

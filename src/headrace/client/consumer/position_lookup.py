@@ -100,17 +100,17 @@ class PositionLookup:
                 self._later([partition])
                 self._fail(NoOffset(partition))
 
-    async def _find_by_time(self, wanted: dict[TopicPartition, int]) -> None:
+    async def _find_by_time(self, times: dict[TopicPartition, int]) -> None:
         """Look up topic by topic, so that a missing topic does not block the others."""
         by_topic: dict[str, dict[TopicPartition, int]] = defaultdict(dict)
-        for partition, timestamp in wanted.items():
+        for partition, timestamp in times.items():
             by_topic[partition.topic][partition] = timestamp
         await asyncio.gather(*map(self._find_in_topic, by_topic.values()))
 
-    async def _find_in_topic(self, wanted: dict[TopicPartition, int]) -> None:
-        before = self._serials(wanted)
+    async def _find_in_topic(self, times: dict[TopicPartition, int]) -> None:
+        before = self._serials(times)
         try:
-            found = await list_offsets(self._cluster, wanted, isolation=self._settings.fetch.isolation)
+            found = await list_offsets(self._cluster, times, isolation=self._settings.fetch.isolation)
         except HeadraceError as error:
             self._failed(before, error)
             return

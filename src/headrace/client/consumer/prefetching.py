@@ -70,7 +70,7 @@ class Prefetcher:
         self._wake()
 
     def take(self) -> FetchedBatches | None:
-        """Return the oldest batches that are not spent and may be read now. They stay until spent: call this again."""
+        """Return the oldest batches that are not spent and may be read now. They stay queued until they are spent."""
         for batches, serial in self._ready:
             position = self._positions.get(batches.partition)
             if position is not None and position.serial == serial and not position.paused and not batches.is_spent:

@@ -41,56 +41,59 @@ SPARE = 1.2  # factor on the estimated size of the rest of the range, as records
 
 
 class OffsetGone(KafkaError):
-    """The log does not hold the offset: it begins later by now (retention), or ends earlier (records were lost)."""
+    """The log does not hold the offset: it now begins later (retention) or ends earlier (records were lost)."""
 
-    def __init__(self, partition: TopicPartition, wanted: int, earliest: int, latest: int) -> None:
+    def __init__(self, partition: TopicPartition, requested: int, earliest: int, latest: int) -> None:
         super().__init__(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{partition}: offset {wanted} does not exist; the partition holds {earliest} to {latest}",
+            f"{partition}: offset {requested} does not exist; the partition holds {earliest} to {latest}",
         )
         self.partition = partition
-        self.wanted = wanted
+        self.requested = requested
         self.earliest = earliest
         self.latest = latest
 
 
-async def read_range(
-    cluster: Cluster,
-    partition: TopicPartition,
-    start: int,
-    end: int,
-    *,
-    columns: Sequence[str] = Shape().columns,
-    timestamp_unit: str = "ms",
-    isolation: int = READ_UNCOMMITTED,
-    max_bytes: int = RANGE_FETCH_BYTES,
-    rows_max: int = ROWS_AT_ONCE,
-    topic_id: Uuid | None = None,
-    check_crcs: bool = True,
-    stall_s_max: float = STALL_S_MAX,
-) -> AsyncIterator[pa.RecordBatch]:
-    """Yield the records from offset `start` to before `end`, in batches of at most `rows_max` rows, none of them empty.
+class RangeOptions(NamedTuple):
+    """What is read of each record, and the limits of reading."""
 
-    Raise OffsetGone if the log does not have these offsets (any more); KafkaError INCONSISTENT_TOPIC_ID if the topic is
-    not, or no longer, the one with `topic_id` (default: the topic with this name at the start); KafkaError
-    CORRUPT_MESSAGE for a damaged batch, after yielding all before it.
+    columns: Sequence[str] = Shape().columns
+    timestamp_unit: str = "ms"
+    isolation: int = READ_UNCOMMITTED
+    max_bytes: int = RANGE_FETCH_BYTES  # of one fetch
+    rows_max: int = ROWS_AT_ONCE  # of one record batch
+    topic_id: Uuid | None = None  # None: the topic that has the name when reading starts
+    check_crcs: bool = True
+    stall_s_max: float = STALL_S_MAX
+
+
+DEFAULT_OPTIONS = RangeOptions()
+
+
+async def read_range(
+    cluster: Cluster, partition: TopicPartition, start: int, end: int, options: RangeOptions = DEFAULT_OPTIONS
+) -> AsyncIterator[pa.RecordBatch]:
+    """Yield the records from offset `start` to before `end`; no record batch is empty.
+
+    Raise OffsetGone if the log does not hold these offsets (any more), TopicChanged if the topic is not, or no longer,
+    the one with `options.topic_id`, and KafkaError CORRUPT_MESSAGE for a damaged batch, after yielding all before it.
     """
-    shape = Shape(tuple(columns), timestamp_unit).check()
+    shape = Shape(tuple(options.columns), options.timestamp_unit).check()
     if start >= end:
         return
-    source = _Range(cluster, partition, end, FetchSettings(isolation=isolation), max_bytes, topic_id, stall_s_max)
+    source = _Range(cluster, partition, end, options)
     constants = Constants(partition)
     fetch = asyncio.ensure_future(source.fetch(start))
     try:
         while True:
             fetched = await fetch
-            batches = FetchedBatches(fetched, end_offset=end, check_crcs=check_crcs, constants=constants)
+            batches = FetchedBatches(fetched, end_offset=end, check_crcs=options.check_crcs, constants=constants)
             source.learn(batches)
             if batches.next_offset < end:
                 fetch = asyncio.ensure_future(source.fetch(batches.next_offset))
             while not batches.is_spent:
                 # In another thread, which rarely needs the interpreter's lock: the next fetch arrives meanwhile.
-                rows = await asyncio.to_thread(batches.take_batch, shape, rows_max)
+                rows = await asyncio.to_thread(batches.take_batch, shape, options.rows_max)
                 if rows is not None:
                     yield rows
             if batches.next_offset >= end:
@@ -141,23 +144,14 @@ async def _fetch_one(cluster: Cluster, target: FetchTarget, settings: FetchSetti
 
 
 class _Range:
-    def __init__(
-        self,
-        cluster: Cluster,
-        partition: TopicPartition,
-        end: int,
-        settings: FetchSettings,
-        max_bytes: int,
-        topic_id: Uuid | None,
-        stall_s_max: float,
-    ) -> None:
+    def __init__(self, cluster: Cluster, partition: TopicPartition, end: int, options: RangeOptions) -> None:
         self._cluster = cluster
         self._partition = partition
         self._end = end
-        self._settings = settings
-        self._max_bytes = max_bytes
-        self._topic_id = topic_id
-        self._stall_s_max = stall_s_max
+        self._settings = FetchSettings(isolation=options.isolation)
+        self._max_bytes = options.max_bytes
+        self._topic_id = options.topic_id
+        self._stall_s_max = options.stall_s_max
         self._bytes_per_offset: float | None = None
 
     def learn(self, batches: FetchedBatches) -> None:

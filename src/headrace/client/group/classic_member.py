@@ -88,9 +88,7 @@ class ClassicMember:
                 await self._lose()
             if self._failure is not None:
                 failure = self._failure
-                if (
-                    failure.code is not ErrorCode.FENCED_INSTANCE_ID
-                ):  # otherwise another member has taken our instance id for good
+                if failure.code is not ErrorCode.FENCED_INSTANCE_ID:  # otherwise another member has our instance id now
                     self._failure = None
                 raise failure
             if self._joining is None:

@@ -6,12 +6,11 @@ known one.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable
 from struct import Struct as Packed
 from typing import Annotated, Any, NamedTuple
 
-from headrace.base.ids import TopicPartition
+from headrace.base.ids import TopicPartition, indexes_by_topic
 from headrace.client.group.membership import NO_GENERATION
 from headrace.protocol.compiler import codec
 from headrace.protocol.declare import Field, Struct, data
@@ -122,10 +121,7 @@ def decode_generation(data: bytes) -> int:
 
 
 def by_topic(partitions: Iterable[TopicPartition], kind: Any) -> list[Any]:
-    topics: dict[str, list[int]] = defaultdict(list)
-    for topic, partition in sorted(partitions):
-        topics[topic].append(partition)
-    return [kind(topic=topic, partitions=some) for topic, some in topics.items()]
+    return [kind(topic=topic, partitions=some) for topic, some in indexes_by_topic(sorted(partitions)).items()]
 
 
 def partitions_of(topics: Iterable[Any]) -> list[TopicPartition]:

@@ -85,7 +85,7 @@ class ClassicSession:
     ) -> frozenset[TopicPartition]:
         """Join the group, retrying until that succeeds, and return the assignment.
 
-        `owned` is what is being read meanwhile, `held` what we had last, for sticky assignors. Raise Evicted if `owned`
+        `owned` are the partitions still being read, `held` those assigned last, for sticky assignors. Raise Evicted if `owned`
         has to be given up, KafkaError for errors that a retry does not fix.
         """
         retry = Retry(RetryPolicy(self._settings.backoff, codes=COORDINATOR_TRANSIENT))

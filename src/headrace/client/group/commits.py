@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.base.ids import TopicPartition
+from headrace.base.ids import TopicPartition, indexes_by_topic
 from headrace.client.group.coordinator import GroupCoordinator
-from headrace.client.group.membership import CommittedOffset, GroupMetadata
+from headrace.client.group.membership import CommittedOffset, GroupMetadata, offsets_by_topic
 from headrace.client.group.settings import CONSUMER, group_settings
 from headrace.client.retry import Retry, RetryPolicy
 from headrace.client.wire.cluster import Cluster
@@ -99,16 +98,7 @@ class Commits:
     async def _send(
         self, offsets: Mapping[TopicPartition, CommittedOffset], group: GroupMetadata, timeout_s: float
     ) -> dict[TopicPartition, ErrorCode]:
-        topics: dict[str, list[OffsetCommitRequest.OffsetCommitRequestPartition]] = defaultdict(list)
-        for (topic, partition), committed in offsets.items():
-            topics[topic].append(
-                OffsetCommitRequest.OffsetCommitRequestPartition(
-                    partition_index=partition,
-                    committed_offset=committed.offset,
-                    committed_leader_epoch=committed.leader_epoch,
-                    committed_metadata=committed.metadata,
-                )
-            )
+        topics = offsets_by_topic(offsets, OffsetCommitRequest.OffsetCommitRequestPartition)
         request = OffsetCommitRequest(
             group_id=group.group_id,
             generation_id_or_member_epoch=group.generation,
@@ -133,9 +123,7 @@ class Commits:
         self, partitions: Collection[TopicPartition], group: GroupMetadata, timeout_s: float
     ) -> dict[TopicPartition, CommittedOffset | ErrorCode | None]:
         """Fetch committed offsets; None where nothing is committed."""
-        topics: dict[str, list[int]] = defaultdict(list)
-        for topic, partition in partitions:
-            topics[topic].append(partition)
+        topics = indexes_by_topic(partitions)
         is_member = self._settings.protocol == CONSUMER and group.member_id != ""
 
         def request(version: int) -> OffsetFetchRequest:
@@ -143,7 +131,7 @@ class Commits:
             if version < MANY_GROUPS_VERSION_MIN:
                 names = [OffsetFetchRequest.OffsetFetchRequestTopic(name, some) for name, some in topics.items()]
                 return OffsetFetchRequest(group_id=group.group_id, topics=names, require_stable=is_stable)
-            wanted = OffsetFetchRequest.OffsetFetchRequestGroup(
+            requested = OffsetFetchRequest.OffsetFetchRequestGroup(
                 group_id=group.group_id,
                 member_id=group.member_id if is_member else None,
                 member_epoch=group.generation if is_member else -1,
@@ -152,7 +140,7 @@ class Commits:
                     for name, some in topics.items()
                 ],
             )
-            return OffsetFetchRequest(groups=[wanted], require_stable=is_stable)
+            return OffsetFetchRequest(groups=[requested], require_stable=is_stable)
 
         response: OffsetFetchResponse = await self._coordinator.request_by_version(
             OffsetFetchRequest, request, BY_NAME_VERSION_MAX, timeout_s=timeout_s
@@ -169,7 +157,7 @@ class Commits:
 
 
 def _retriable(codes: frozenset[ErrorCode], current: Current | None) -> frozenset[ErrorCode]:
-    """Return the codes to retry: those given, and an outdated epoch if the current one can be had."""
+    """Return the codes to retry: those given, and an outdated epoch if `current` can return a newer one."""
     return codes if current is None else codes | {ErrorCode.STALE_MEMBER_EPOCH}
 
 

@@ -1,15 +1,18 @@
 """The port between a consumer and its group: what a consumer needs of a member, and what a member reports to it.
 
 A member stays alive by heartbeats from a background task, but hands partitions over only inside `poll`, while the
-application is not processing records. So whatever a callback says about a partition is true until the next poll.
+application is not processing records. So what a callback reports about a partition stays true until the next poll.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import NamedTuple, Protocol
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple, Protocol, TypeVar
 
 from headrace.base.ids import TopicPartition
+
+PartitionData = TypeVar("PartitionData")
 
 NO_GENERATION = -1
 
@@ -22,7 +25,7 @@ class Subscription(NamedTuple):
 
 
 class GroupMetadata(NamedTuple):
-    """Identifies who commits, also for offsets in a transaction; without a membership, only the group is named."""
+    """The identity of a committer, also for offsets in a transaction; without a membership, only the group is set."""
 
     group_id: str
     generation: int = NO_GENERATION  # generation of the group (classic) or epoch of the member (KIP-848)
@@ -38,6 +41,23 @@ class CommittedOffset(NamedTuple):
     metadata: str = ""
 
 
+def offsets_by_topic(
+    offsets: Mapping[TopicPartition, CommittedOffset], make_partition: Callable[..., PartitionData]
+) -> dict[str, list[PartitionData]]:
+    """Return the offsets of each topic as data of OffsetCommit or TxnOffsetCommit, which name their fields alike."""
+    topics: dict[str, list[PartitionData]] = defaultdict(list)
+    for (topic, index), committed in offsets.items():
+        topics[topic].append(
+            make_partition(
+                partition_index=index,
+                committed_offset=committed.offset,
+                committed_leader_epoch=committed.leader_epoch,
+                committed_metadata=committed.metadata,
+            )
+        )
+    return topics
+
+
 class RebalanceListener(Protocol):
     """The consumer, as its member sees it.
 
@@ -49,7 +69,7 @@ class RebalanceListener(Protocol):
         ...
 
     async def lost(self, partitions: frozenset[TopicPartition]) -> None:
-        """Stop reading partitions that another member may own (fenced, session over); commits are impossible."""
+        """Stop reading partitions that another member may own (fenced, session expired); commits are impossible."""
         ...
 
     async def assigned(self, partitions: frozenset[TopicPartition]) -> None:
@@ -80,10 +100,10 @@ class Member(Protocol):
         ...
 
     async def poll(self, timeout_s: float) -> bool:
-        """Join, rejoin and hand over partitions as far as is due; fast, and without suspending, if nothing is due.
+        """Join, rejoin and hand over partitions if that is due; return fast, without suspending, if it is not.
 
-        Return False if the time was up before the member had a settled assignment; it is safe to call this again. This
-        is also the sign of life for max.poll.interval.ms. Raise KafkaError for errors that a retry does not fix
+        Return False if the timeout passed before the member had a settled assignment; it is safe to call this again.
+        max.poll.interval.ms limits the time between calls. Raise KafkaError for errors that a retry does not fix
         (GROUP_AUTHORIZATION_FAILED, FENCED_INSTANCE_ID, …).
         """
         ...

@@ -1,8 +1,8 @@
 """Records waiting to be sent: a queue of batches for each partition, of which the last is being filled.
 
 Pure: time is an argument, and there is no I/O. A batch may be sent when it is full, has lingered, or a caller is
-waiting; a batch sent before, when its backoff is over. Batches leave a queue only from its front and are put back in
-sequence order.
+waiting; a batch that was sent before, when its backoff has ended. Batches leave a queue only from its front and are
+put back in sequence order.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Accumulator:
         size: int,
         now: float,
     ) -> bool:
-        """Append a record; return True if the sender should look, because a batch is full or has begun.
+        """Append a record; return True if the sender should be woken, because a batch is full or has begun.
 
         `size` is the result of `record_bytes`.
         """
@@ -172,19 +172,19 @@ class Accumulator:
             self.put_back(piece)
 
     def take_expired(self, now: float) -> list[ProducerBatch]:
-        """Remove and return the queued batches whose delivery.timeout.ms is over."""
+        """Remove and return the queued batches whose delivery.timeout.ms has expired."""
         return self._take(lambda batch: batch.deadline <= now, self.partitions())
 
     def take_all(self, topic: str | None = None) -> list[ProducerBatch]:
         """Remove and return all queued batches, or those of a topic."""
-        wanted = [partition for partition in self._queues if topic is None or partition.topic == topic]
-        return self._take(lambda batch: True, wanted)
+        chosen = [partition for partition in self._queues if topic is None or partition.topic == topic]
+        return self._take(lambda batch: True, chosen)
 
-    def _take(self, wanted: Callable[[ProducerBatch], bool], partitions: list[TopicPartition]) -> list[ProducerBatch]:
+    def _take(self, chosen: Callable[[ProducerBatch], bool], partitions: list[TopicPartition]) -> list[ProducerBatch]:
         taken = []
         for partition in partitions:
             queue = self._queues.get(partition)
-            while queue and wanted(queue[0]):
+            while queue and chosen(queue[0]):
                 taken.append(self._pop(partition, queue))
         return taken
 
@@ -203,7 +203,7 @@ class Accumulator:
 def _is_before(one: ProducerBatch, other: ProducerBatch) -> bool:
     """Return whether `one` precedes `other`.
 
-    Sequences wrap to 0 after 2^31 - 1: the one that is less than half of that ahead is the later one.
+    Sequences wrap to 0 after 2^31 - 1: the later one is less than half of that range ahead.
     """
     if one.identity != other.identity:
         return one.identity < other.identity

@@ -9,7 +9,7 @@ from headrace.base.ids import TopicPartition
 
 
 class Sent(NamedTuple):
-    """The place of a delivered record."""
+    """The position of a delivered record in its topic."""
 
     topic: str
     partition: int

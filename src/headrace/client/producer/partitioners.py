@@ -14,7 +14,7 @@ Partitioner = Callable[[str, bytes | None, bytes | None, int], int | None]
 
 
 class RoundRobin:
-    """Sends each record to the next partition, whatever its key."""
+    """Sends each record to the next partition, regardless of its key."""
 
     def __init__(self) -> None:
         self._turns: dict[str, int] = {}

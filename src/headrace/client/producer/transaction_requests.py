@@ -5,13 +5,12 @@ Any process that knows transactional id, producer id and epoch may end a transac
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import NamedTuple, TypeVar
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.base.ids import TopicPartition
-from headrace.client.group.membership import CommittedOffset, GroupMetadata
+from headrace.base.ids import TopicPartition, indexes_by_topic
+from headrace.client.group.membership import CommittedOffset, GroupMetadata, offsets_by_topic
 from headrace.client.retry import UNREACHABLE, Backoff, DeadlineExceeded, Retry, RetryPolicy
 from headrace.client.wire.cluster import Cluster
 from headrace.client.wire.connection import Connection, NoResponse
@@ -180,16 +179,13 @@ async def add_partitions(
     *,
     timeout_s: float,
 ) -> None:
-    topics: dict[str, list[int]] = defaultdict(list)
-    for topic, index in sorted(partitions):
-        topics[topic].append(index)
     request = AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=identity.transactional_id,
         v3_and_below_producer_id=identity.producer_id,
         v3_and_below_producer_epoch=identity.producer_epoch,
         v3_and_below_topics=[
             AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=some)
-            for name, some in topics.items()
+            for name, some in indexes_by_topic(sorted(partitions)).items()
         ],
     )
 
@@ -208,7 +204,7 @@ async def add_partitions(
 
 
 def _worst(codes: list[ErrorCode]) -> ErrorCode:
-    """Return the decisive one of several codes; OPERATION_NOT_ATTEMPTED only follows from another error."""
+    """Return the decisive code; OPERATION_NOT_ATTEMPTED only follows from another error."""
     errors = [code for code in codes if code not in (ErrorCode.NONE, ErrorCode.OPERATION_NOT_ATTEMPTED)]
     lasting = [code for code in errors if code not in _TRANSIENT]
     return next(iter([*lasting, *errors]), ErrorCode.NONE)
@@ -243,16 +239,7 @@ async def commit_offsets(
     timeout_s: float,
 ) -> None:
     """Send offsets to the group's coordinator, where they are pending until the transaction ends."""
-    topics: dict[str, list[TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition]] = defaultdict(list)
-    for (topic, index), committed in offsets.items():
-        topics[topic].append(
-            TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(
-                partition_index=index,
-                committed_offset=committed.offset,
-                committed_leader_epoch=committed.leader_epoch,
-                committed_metadata=committed.metadata,
-            )
-        )
+    topics = offsets_by_topic(offsets, TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition)
     request = TxnOffsetCommitRequest(
         transactional_id=identity.transactional_id,
         group_id=group.group_id,
@@ -289,9 +276,9 @@ async def end_transaction(
     """Commit or abort a transaction, and return the identity for the next one.
 
     This may be repeated, also by another process: ending the same transaction in the same way again is not an error.
-    `implicit` says whether the transaction is of version 2, as its producer knows; None: as the cluster is now.
+    `implicit` says whether the transaction is of version 2, which its producer knows; None: use the cluster's version.
 
-    Raise ProducerFenced if the transaction is over already (timed out, or another producer took over),
+    Raise ProducerFenced if the transaction has already ended (timed out, or another producer took over),
     InvalidTransactionState if it was ended the other way.
     """
     request = EndTxnRequest(

@@ -102,7 +102,7 @@ class TransactionSession:
         self._sequences = sequences
         self._coordinator = CoordinatorConnection(cluster, self.transactional_id, TRANSACTION)
         self._added: set[TopicPartition] = set()
-        self._wanted: set[TopicPartition] = set()
+        self._to_add: set[TopicPartition] = set()
         self._adding: asyncio.Task[None] | None = None
         self._prepared: TransactionIdentity | None = None
         self._has_begun = False  # a broker knows of the transaction, so it has to be ended
@@ -160,7 +160,7 @@ class TransactionSession:
 
     def _forget(self) -> None:
         self._added.clear()
-        self._wanted.clear()
+        self._to_add.clear()
         self._has_begun = False
         self.error = None
 
@@ -271,15 +271,15 @@ class TransactionSession:
             return True
         if batch.partition in self._added:
             return True
-        self._wanted.add(batch.partition)
+        self._to_add.add(batch.partition)
         if self._adding is None:
             self._adding = asyncio.get_running_loop().create_task(self._add())
         return False
 
     async def _add(self) -> None:
         try:
-            while self._wanted:
-                some, self._wanted = self._wanted, set()
+            while self._to_add:
+                some, self._to_add = self._to_add, set()
                 await add_partitions(self._coordinator, self.identity, some, timeout_s=self._settings.block_s)
                 self._has_begun = True
                 self._added |= some
@@ -297,7 +297,7 @@ class TransactionSession:
     def batch_failed(self, error: KafkaError, *, in_doubt: bool = False) -> None:
         """Record the failure of a batch, or of anything else in the transaction.
 
-        `in_doubt` says that the batch has a sequence of which it is unknown whether it was used.
+        `in_doubt` means that a broker may or may not have accepted the batch's sequence.
         """
         self._needs_epoch |= in_doubt and not self.is_implicit
         if self.state is S.FENCED:

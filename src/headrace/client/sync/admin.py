@@ -191,14 +191,14 @@ class Admin:
     # --- transactions
 
     def list_transactions(
-        self, wanted: TransactionFilter = EVERYTHING, timeout_s: float | None = None
+        self, transaction_filter: TransactionFilter = EVERYTHING, timeout_s: float | None = None
     ) -> list[ListedTransaction]:
         """Return the transactions of all coordinators that match the filter, sorted by transactional id.
 
         Raise KafkaError with INVALID_REQUEST if the filter has an unknown state, UNSUPPORTED_VERSION if a broker does
         not support the filter.
         """
-        return self._do(self._admin.list_transactions(wanted, timeout_s))
+        return self._do(self._admin.list_transactions(transaction_filter, timeout_s))
 
     def describe_transaction(self, transactional_id: str, timeout_s: float | None = None) -> TransactionInfo:
         """Describe a transaction. Raise KafkaError TRANSACTIONAL_ID_NOT_FOUND if it does not exist."""
@@ -225,12 +225,12 @@ class Admin:
 
     # --- ACLs and quotas
 
-    def describe_acls(self, wanted: AclFilter = EVERY_ACL, timeout_s: float | None = None) -> list[Acl]:
+    def describe_acls(self, acl_filter: AclFilter = EVERY_ACL, timeout_s: float | None = None) -> list[Acl]:
         """Return the ACLs that match the filter, sorted.
 
         Raise KafkaError with SECURITY_DISABLED if the brokers have no authorizer.
         """
-        return self._do(self._admin.describe_acls(wanted, timeout_s))
+        return self._do(self._admin.describe_acls(acl_filter, timeout_s))
 
     def create_acls(self, rules: Iterable[Acl], timeout_s: float | None = None) -> None:
         """Create ACLs; those that exist already stay as they are.

@@ -164,7 +164,7 @@ class Cluster:
     async def leader_id(self, partition: TopicPartition) -> int:
         """Return the leader, cached if possible. Raise KafkaError LEADER_NOT_AVAILABLE if there is none now.
 
-        Call `doubt` after a NOT_LEADER_OR_FOLLOWER.
+        Call `forget_leader` after a NOT_LEADER_OR_FOLLOWER.
         """
         leader = self._leaders.get(partition, (-1, -1))[0]
         if leader not in self._brokers:

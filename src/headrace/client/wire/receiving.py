@@ -19,7 +19,7 @@ _TLS_ALERT = b"\x15\x03"
 
 
 class FrameReceiver:
-    """Collects received bytes: fill `room` from its start, then call `received` to get the complete frames."""
+    """Collects received bytes: fill `free_space` from its start, then call `received` to get the complete frames."""
 
     def __init__(self) -> None:
         self._buffer = memoryview(bytearray(BUFFER_BYTES))

@@ -59,12 +59,12 @@ class Lines:
         self._out = out or sys.stdout
         self._said_at = -LINE_EVERY_S
         self._stage = ""
-        self._news = 0
+        self._notices = 0
 
     def show(self, state: State) -> None:
-        for text in state.news[self._news :]:
+        for text in state.notices[self._notices :]:
             self._print(f"{duration(state.elapsed_s)} {text}")
-        self._news = len(state.news)
+        self._notices = len(state.notices)
         if state.stage != self._stage or state.elapsed_s - self._said_at >= LINE_EVERY_S:
             self._stage, self._said_at = state.stage, state.elapsed_s
             self._print(line(state))

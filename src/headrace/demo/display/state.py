@@ -34,7 +34,7 @@ def state_of(
     ]
     hints = hints_of(supervisor, ports, folders)
     if seen is None:
-        return State(elapsed_s, doing, parts, news=supervisor.news, hints=hints)
+        return State(elapsed_s, doing, parts, notices=supervisor.notices, hints=hints)
     low, high = seen.facts.layout.frontier(seen.facts.ends)
     return State(
         elapsed_s,
@@ -46,7 +46,7 @@ def state_of(
         low,
         min(high, events_read(seen.facts)),
         seen.goal,
-        supervisor.news,
+        supervisor.notices,
         hints,
     )
 
@@ -56,7 +56,7 @@ def events_read(facts: Facts) -> int:
     read: dict[str, int] = {CLICKS: 0, ORDERS: 0}
     for topic in read:
         queries = [one for one in QUERIES if one.pipeline == SHOP and one.result.is_windowed == (topic == CLICKS)]
-        there = sum(end for place, end in facts.ends.items() if place.topic == topic)
+        there = sum(end for partition, end in facts.ends.items() if partition.topic == topic)
         read[topic] = there - max(lag(query, facts) for query in queries)
     return sum(read.values())
 
@@ -70,9 +70,9 @@ def doing(seen: Seen | None) -> str:
     return seen.stage.value
 
 
-def serves(ports: Ports, wanted: Ports) -> str:
-    """Return the line with the addresses of the node, and the reason if they are not the wanted ones."""
-    taken = [f"port {given}" for given, port in zip(wanted, ports, strict=True) if given != port]
+def serves(ports: Ports, requested: Ports) -> str:
+    """Return the line with the addresses of the node, and the reason if they are not the requested ones."""
+    taken = [f"port {given}" for given, port in zip(requested, ports, strict=True) if given != port]
     why = f" ({' and '.join(taken)}: in use)" if taken else ""
     return f"the node serves on localhost:{ports.broker}, metrics on http://localhost:{ports.http}/metrics{why}"
 
@@ -108,7 +108,7 @@ def _spark(supervisor: Supervisor, seen: Seen | None) -> Part:
     part = _part(supervisor, PIPELINES, "")
     if part.condition != "runs":
         return part
-    if not supervisor.is_wanted(PIPELINES):
+    if not supervisor.should_run(PIPELINES):
         return Part(part.name, "ends", "Spark finishes its batches", part.pid, part.memory_bytes)
     running = 0 if seen is None else sum(one.state == RUNNING for one in seen.statuses.values())
     if not running:
@@ -117,7 +117,7 @@ def _spark(supervisor: Supervisor, seen: Seen | None) -> Part:
 
 
 def _flow(topic: str, seen: Seen) -> Flow:
-    records = sum(end for place, end in seen.facts.ends.items() if place.topic == topic)
+    records = sum(end for partition, end in seen.facts.ends.items() if partition.topic == topic)
     return Flow(topic.removeprefix(PREFIX), records, seen.rates.get(topic, 0.0))
 
 

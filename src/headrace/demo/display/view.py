@@ -19,7 +19,7 @@ RUNNING = "running"  # state of a query, as its driver reports it
 FIRST_BATCH = "begins"  # the query runs, but its first batch is not complete
 MINUTES_SHOWN = 6
 PAGES_SHOWN = 5
-NEWS_SHOWN = 3
+NOTICES_SHOWN = 3
 _MEGABYTE = 1_000_000
 _NAMES = (" topic", "result")
 _COLUMNS = (" topic", "records", "/s", "result", "rows/s", "lag", "state", "rows", "to store")
@@ -71,7 +71,7 @@ class State:
     events: int = 0
     events_read: int = 0
     goal: int | None = None
-    news: Sequence[str] = ()
+    notices: Sequence[str] = ()
     hints: Sequence[str] = ()
 
 
@@ -93,7 +93,7 @@ def draw(state: State) -> RenderableType:
         pieces.append(_works(state))
         pieces.append(_minutes(state))
     pieces += [_one_line(one, "red") for one in dict.fromkeys(work.error for work in state.works if work.error)]
-    pieces += [_one_line(one, "yellow") for one in state.news[-NEWS_SHOWN:]]
+    pieces += [_one_line(one, "yellow") for one in state.notices[-NOTICES_SHOWN:]]
     pieces += [_one_line(one, "dim") for one in state.hints]
     return Group(*pieces)
 

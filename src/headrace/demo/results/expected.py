@@ -74,12 +74,12 @@ def enriched_order_row(found: Mapping[str, Any]) -> Row:
 # --- expected rows of the first `events` events, after which the shop has closed
 
 
-def wanted_page_views(layout: Layout, events: int) -> Rows:
+def expected_page_views(layout: Layout, events: int) -> Rows:
     counts = Counter((click.at_ms - click.at_ms % WINDOW_MS, click.page) for click in layout.clicks(events))
     return Counter(PageViews(minute_ms, page, clicks) for (minute_ms, page), clicks in counts.items())
 
 
-def wanted_sessions(layout: Layout, events: int) -> Rows:
+def expected_sessions(layout: Layout, events: int) -> Rows:
     times: dict[int, array[int]] = defaultdict(lambda: array("q"))
     for click in layout.clicks(events):
         assert click.visitor is not None
@@ -97,7 +97,7 @@ def sessions_of(visitor: int, times: list[int]) -> list[Session]:
     return [Session(visitor, some[0], some[-1], len(some)) for some in found]
 
 
-def wanted_enriched_orders(layout: Layout, events: int) -> Rows:
+def expected_enriched_orders(layout: Layout, events: int) -> Rows:
     rows: Rows = Counter()
     for order in layout.orders(events):
         who = customer(order.customer)
@@ -116,7 +116,7 @@ class Result(NamedTuple):
 
 
 RESULTS = (
-    Result("page_views", PAGE_VIEWS, page_views_row, wanted_page_views, True),
-    Result("sessions", SESSIONS, session_row, wanted_sessions, True),
-    Result("enriched_orders", ENRICHED_ORDERS, enriched_order_row, wanted_enriched_orders, False),
+    Result("page_views", PAGE_VIEWS, page_views_row, expected_page_views, True),
+    Result("sessions", SESSIONS, session_row, expected_sessions, True),
+    Result("enriched_orders", ENRICHED_ORDERS, enriched_order_row, expected_enriched_orders, False),
 )

@@ -9,7 +9,7 @@ import msgspec
 
 from headrace.client import Consumer
 from headrace.demo.results.expected import PageViews, page_views_row
-from headrace.demo.shop.requests import places_of
+from headrace.demo.shop.requests import partitions_of
 from headrace.demo.shop.topics import PAGE_VIEWS, RESULTS
 
 MINUTES_MAX = 8
@@ -41,11 +41,11 @@ class Newest:
 
     def read(self) -> None:
         if not self._is_assigned:
-            self._consumer.assign(places_of(RESULTS))
+            self._consumer.assign(partitions_of(RESULTS))
             self._is_assigned = True
-        for place, rows in self._consumer.poll_batch(POLL_S, ROWS_AT_ONCE, columns=("value",)):
-            self.rows[place.topic] += rows.num_rows
-            if place.topic == PAGE_VIEWS:
+        for partition, rows in self._consumer.poll_batch(POLL_S, ROWS_AT_ONCE, columns=("value",)):
+            self.rows[partition.topic] += rows.num_rows
+            if partition.topic == PAGE_VIEWS:
                 for value in rows.column("value").to_pylist():
                     row = page_views_row(msgspec.json.decode(value))
                     assert isinstance(row, PageViews)

@@ -38,20 +38,20 @@ class Summary(NamedTuple):
         return not self.wrong_events and all(one.is_right for one in self.compared)
 
 
-def compare(where: str, wanted: Rows, found: Rows) -> Compared:
-    lost = [row for row in wanted if row not in found]
-    wrong = [row for row in found if row not in wanted]
-    doubled = [row for row, times in found.items() if row in wanted and times > wanted[row]]
+def compare(where: str, expected: Rows, found: Rows) -> Compared:
+    lost = [row for row in expected if row not in found]
+    wrong = [row for row in found if row not in expected]
+    doubled = [row for row, times in found.items() if row in expected and times > expected[row]]
     return Compared(
         where,
-        wanted.total(),
+        expected.total(),
         found.total(),
         lost[:SHOWN_MAX],
         len(lost),
         wrong[:SHOWN_MAX],
         sum(found[row] for row in wrong),
         doubled[:SHOWN_MAX],
-        sum(found[row] - wanted[row] for row in doubled),
+        sum(found[row] - expected[row] for row in doubled),
     )
 
 

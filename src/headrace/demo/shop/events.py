@@ -132,13 +132,13 @@ def click(number: int, closings: Sequence[int]) -> Click:
     A visitor's clicks are all in one partition and form visits: about eight within a minute, then none for some minutes.
     """
     mixed = _mixed(_CLICKS, number)
-    place = mixed % (VISITORS_AT_ONCE // PARTITIONS) * PARTITIONS + number % PARTITIONS
-    # Visits start at different times: each place is a little ahead of the one before.
-    turn = (number + place * VISIT_CLICKS) // (VISITORS_AT_ONCE * VISIT_CLICKS)
+    slot = mixed % (VISITORS_AT_ONCE // PARTITIONS) * PARTITIONS + number % PARTITIONS
+    # Visits start at different times: each slot is a little ahead of the one before.
+    turn = (number + slot * VISIT_CLICKS) // (VISITORS_AT_ONCE * VISIT_CLICKS)
     liking = mixed >> 16 & 1023
     late_ms = (mixed >> 40) % LATE_MS_MAX if mixed >> 32 & 7 == 0 else 0
     return Click(
-        turn % VISITS * VISITORS_AT_ONCE + place,
+        turn % VISITS * VISITORS_AT_ONCE + slot,
         PAGES[len(PAGES) * liking * liking >> 20],
         time_of(event_of_click(number), closings) - late_ms,
     )

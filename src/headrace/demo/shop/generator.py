@@ -25,7 +25,7 @@ from headrace.base.ids import TopicPartition
 from headrace.client import Producer
 from headrace.demo.parent_process import end_with_parent
 from headrace.demo.shop.layout import Layout
-from headrace.demo.shop.requests import Shop, check_place
+from headrace.demo.shop.requests import Shop, check_offset
 from headrace.observe.log_format import LineFormatter, log_to_stderr
 
 if TYPE_CHECKING:
@@ -81,18 +81,18 @@ class Generator:
 
         end = self.next_event + events
         under_way: list[tuple[TopicPartition, range, Future[list[SentRange]]]] = []
-        for place, offsets in self._layout.missing(self.next_event, end, self._ends).items():
-            records = [self._layout.record(place, offset) for offset in offsets]
+        for partition, offsets in self._layout.missing(self.next_event, end, self._ends).items():
+            records = [self._layout.record(partition, offset) for offset in offsets]
             columns = [_column([one.key for one in records]), _column([one.value for one in records])]
             rows = pa.record_batch(columns, names=["key", "value"])
-            sent = self._producer.send_batch(place.topic, rows, partition=place.partition)
-            under_way.append((place, offsets, sent))
-        for place, offsets, sent in under_way:
-            wanted = offsets.start
+            sent = self._producer.send_batch(partition.topic, rows, partition=partition.partition)
+            under_way.append((partition, offsets, sent))
+        for partition, offsets, sent in under_way:
+            expected = offsets.start
             for part in sorted(sent.result(DELIVERY_S_MAX), key=lambda one: one.base_offset):
-                check_place(place, wanted, part.base_offset)
-                wanted += part.rows
-            self._ends[place] = offsets.stop
+                check_offset(partition, expected, part.base_offset)
+                expected += part.rows
+            self._ends[partition] = offsets.stop
         self.next_event = end
 
 

@@ -26,9 +26,9 @@ from headrace.demo.shop.events import (
 )
 from headrace.demo.shop.topics import CLICKS, ORDERS
 
-CLICK_PLACES = tuple(TopicPartition(CLICKS, index) for index in range(PARTITIONS))
-ORDER_PLACES = tuple(TopicPartition(ORDERS, index) for index in range(PARTITIONS))
-PLACES = CLICK_PLACES + ORDER_PLACES
+CLICK_PARTITIONS = tuple(TopicPartition(CLICKS, index) for index in range(PARTITIONS))
+ORDER_PARTITIONS = tuple(TopicPartition(ORDERS, index) for index in range(PARTITIONS))
+EVENT_PARTITIONS = CLICK_PARTITIONS + ORDER_PARTITIONS
 
 
 class Frontier(NamedTuple):
@@ -44,63 +44,69 @@ class Layout:
         assert all(one < other for one, other in itertools.pairwise(closings)), closings
         self.closings = tuple(closings)
         self._bells = {
-            place: [_share(clicks_among(events), place.partition) + number for number, events in enumerate(closings)]
-            for place in CLICK_PLACES
+            partition: [
+                _share(clicks_among(events), partition.partition) + number for number, events in enumerate(closings)
+            ]
+            for partition in CLICK_PARTITIONS
         }
 
-    def offset(self, place: TopicPartition, index: int) -> int:
+    def offset(self, partition: TopicPartition, index: int) -> int:
         """Return the offset of a click or order, given its number in its partition."""
-        if place.topic == ORDERS:
+        if partition.topic == ORDERS:
             return index
-        bells = self._bells[place]
+        bells = self._bells[partition]
         # The offset of a bell is (clicks before it) + (bells before it).
         return index + sum(1 for number, offset in enumerate(bells) if offset - number <= index)
 
-    def record(self, place: TopicPartition, offset: int) -> Click | Order:
-        if place.topic == ORDERS:
-            return order(offset * PARTITIONS + place.partition, self.closings)
-        bells = self._bells[place]
+    def record(self, partition: TopicPartition, offset: int) -> Click | Order:
+        if partition.topic == ORDERS:
+            return order(offset * PARTITIONS + partition.partition, self.closings)
+        bells = self._bells[partition]
         before = bisect_left(bells, offset)
         if before < len(bells) and bells[before] == offset:
             return bell(before, self.closings)
-        return click((offset - before) * PARTITIONS + place.partition, self.closings)
+        return click((offset - before) * PARTITIONS + partition.partition, self.closings)
 
     def ends(self, events: int) -> dict[TopicPartition, int]:
         """Return the log ends of all partitions after `events` events and all bells up to then."""
-        ends = {place: _share(orders_among(events), place.partition) for place in ORDER_PLACES}
-        for place in CLICK_PLACES:
+        ends = {partition: _share(orders_among(events), partition.partition) for partition in ORDER_PARTITIONS}
+        for partition in CLICK_PARTITIONS:
             bells = sum(1 for closing in self.closings if closing <= events)
-            ends[place] = _share(clicks_among(events), place.partition) + bells
+            ends[partition] = _share(clicks_among(events), partition.partition) + bells
         return ends
 
     def frontier(self, ends: Mapping[TopicPartition, int]) -> Frontier:
         low, high = [], [0]
-        for place in PLACES:
-            index = ends[place] - (bisect_left(self._bells[place], ends[place]) if place.topic == CLICKS else 0)
-            low.append(_event(place, index))
+        for partition in EVENT_PARTITIONS:
+            index = ends[partition] - (
+                bisect_left(self._bells[partition], ends[partition]) if partition.topic == CLICKS else 0
+            )
+            low.append(_event(partition, index))
             if index:
-                high.append(_event(place, index - 1) + 1)
+                high.append(_event(partition, index - 1) + 1)
         return Frontier(min(low), max(high))
 
     def missing_bells(self, ends: Mapping[TopicPartition, int]) -> list[tuple[TopicPartition, Click]]:
         """Return the bell of each partition whose next record must be a bell of a recorded closing."""
         return [
-            (place, bell(self._bells[place].index(ends[place]), self.closings))
-            for place in CLICK_PLACES
-            if ends[place] in self._bells[place]
+            (partition, bell(self._bells[partition].index(ends[partition]), self.closings))
+            for partition in CLICK_PARTITIONS
+            if ends[partition] in self._bells[partition]
         ]
 
     def missing(self, start: int, end: int, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, range]:
         """Return the offsets of those events in `range(start, end)` that are not yet written."""
-        wanted: dict[TopicPartition, range] = {}
-        for place in PLACES:
-            indexes = _indexes(place, start, end)
+        ranges: dict[TopicPartition, range] = {}
+        for partition in EVENT_PARTITIONS:
+            indexes = _indexes(partition, start, end)
             if not indexes:
                 continue
-            offsets = range(max(ends[place], self.offset(place, indexes[0])), self.offset(place, indexes[-1]) + 1)
+            offsets = range(
+                max(ends[partition], self.offset(partition, indexes[0])), self.offset(partition, indexes[-1]) + 1
+            )
             if offsets:
-                wanted[place] = offsets
-        return wanted
+                ranges[partition] = offsets
+        return ranges
 
     def clicks(self, events: int) -> Iterator[Click]:
         return (click(number, self.closings) for number in range(clicks_among(events)))
@@ -123,11 +129,11 @@ def _share(records: int, partition: int) -> int:
     return (records - partition + PARTITIONS - 1) // PARTITIONS
 
 
-def _event(place: TopicPartition, index: int) -> int:
-    number = index * PARTITIONS + place.partition
-    return event_of_order(number) if place.topic == ORDERS else event_of_click(number)
+def _event(partition: TopicPartition, index: int) -> int:
+    number = index * PARTITIONS + partition.partition
+    return event_of_order(number) if partition.topic == ORDERS else event_of_click(number)
 
 
-def _indexes(place: TopicPartition, start: int, end: int) -> range:
-    among = orders_among if place.topic == ORDERS else clicks_among
-    return range(_share(among(start), place.partition), _share(among(end), place.partition))
+def _indexes(partition: TopicPartition, start: int, end: int) -> range:
+    among = orders_among if partition.topic == ORDERS else clicks_among
+    return range(_share(among(start), partition.partition), _share(among(end), partition.partition))

@@ -10,14 +10,14 @@ from headrace.base.ids import TopicPartition
 from headrace.client import Admin, Consumer, Producer
 from headrace.client.admin.item_errors import ItemsFailed
 from headrace.demo.shop.events import CUSTOMERS, customer
-from headrace.demo.shop.layout import PLACES, Layout, closings_of
+from headrace.demo.shop.layout import EVENT_PARTITIONS, Layout, closings_of
 from headrace.demo.shop.topics import CLOSINGS, PARTITION_COUNTS, TOPICS
 from headrace.demo.shop.topics import CUSTOMERS as CUSTOMERS_TOPIC
 
 CALL_S_MAX = 60.0
 POLL_S = 0.5
 CLOSINGS_PLACE = TopicPartition(CLOSINGS, 0)
-CUSTOMERS_PLACE = TopicPartition(CUSTOMERS_TOPIC, 0)
+CUSTOMERS_PARTITION = TopicPartition(CUSTOMERS_TOPIC, 0)
 
 
 class Misplaced(HeadraceError):
@@ -49,12 +49,12 @@ class Shop:
         except ItemsFailed as refused:
             if any(error.code is not ErrorCode.TOPIC_ALREADY_EXISTS for error in refused.failures.values()):
                 raise
-        begin = self.ends([CUSTOMERS_PLACE])[CUSTOMERS_PLACE]
+        begin = self.ends([CUSTOMERS_PARTITION])[CUSTOMERS_PARTITION]
         with Producer(self._options) as producer:
             some = [customer(number) for number in range(begin, CUSTOMERS)]
             sent = [producer.send(CUSTOMERS_TOPIC, one.value, one.key, partition=0) for one in some]
             for one, delivery in zip(some, sent, strict=True):
-                check_place(CUSTOMERS_PLACE, one.id, delivery.result().offset)
+                check_offset(CUSTOMERS_PARTITION, one.id, delivery.result().offset)
 
     def layout(self) -> Layout:
         """Return the layout with all closings so far."""
@@ -66,14 +66,16 @@ class Shop:
                 values += [json.loads(record.value or b"")["events"] for record in consumer.poll(POLL_S)]
         return Layout(closings_of(values))
 
-    def ends(self, places: Iterable[TopicPartition] = PLACES, *, committed: bool = False) -> dict[TopicPartition, int]:
+    def ends(
+        self, partitions: Iterable[TopicPartition] = EVENT_PARTITIONS, *, committed: bool = False
+    ) -> dict[TopicPartition, int]:
         """Return the log ends, or with `committed` the last stable offsets."""
         listed = self._admin.list_offsets(
-            dict.fromkeys(places, "latest"),
+            dict.fromkeys(partitions, "latest"),
             isolation="read_committed" if committed else "read_uncommitted",
             timeout_s=CALL_S_MAX,
         )
-        return {place: one.offset for place, one in listed.items()}
+        return {partition: one.offset for partition, one in listed.items()}
 
     def close_day(self, events: int) -> Layout:
         """Record a closing after `events` events and ring the bells.
@@ -91,17 +93,17 @@ class Shop:
     def ring(self, layout: Layout) -> None:
         """Ring the missing bells; a killed process may have rung only some of them."""
         with Producer(self._options) as producer:
-            for place, click in layout.missing_bells(ends := self.ends()):
-                sent = producer.send(place.topic, click.value, click.key, partition=place.partition)
-                check_place(place, ends[place], sent.result().offset)
+            for partition, click in layout.missing_bells(ends := self.ends()):
+                sent = producer.send(partition.topic, click.value, click.key, partition=partition.partition)
+                check_offset(partition, ends[partition], sent.result().offset)
 
 
-def check_place(place: TopicPartition, wanted: int, found: int) -> None:
-    if wanted != found:
+def check_offset(partition: TopicPartition, expected: int, found: int) -> None:
+    if expected != found:
         raise Misplaced(
-            f"{place}: record {wanted} was written as {found}; does another program write to {place.topic}?"
+            f"{partition}: record {expected} was written as {found}; does another program write to {partition.topic}?"
         )
 
 
-def places_of(topics: Iterable[str]) -> list[TopicPartition]:
+def partitions_of(topics: Iterable[str]) -> list[TopicPartition]:
     return [TopicPartition(topic, index) for topic in topics for index in range(PARTITION_COUNTS[topic])]

@@ -24,7 +24,7 @@ class Built:
     query_name: str  # `pipeline_name.sink_name`
     checkpoint: str  # path; empty for a batch
     is_batch: bool  # whether no source is a stream
-    where: Place  # place of the sink's definition
+    where: Place  # location of the sink's definition
     # Returns the started query, or None for a batch once all is written. Each call after the first rereads tables.
     start: Callable[[], StreamingQuery | None]
 

@@ -22,7 +22,7 @@ from headrace.pipelines.definitions.topic_options import sink_problem, source_pr
 
 
 def check(pipelines: Sequence[Pipeline]) -> list[str]:
-    """Raise DefinitionError with all problems, including conflicts between pipelines; return warnings, each with its place."""
+    """Raise DefinitionError with all problems, including conflicts between pipelines; return warnings, each with its location."""
     problems = problems_of(pipelines)
     if problems:
         raise DefinitionError(problems)
@@ -85,7 +85,7 @@ def _unknown(pipeline: Pipeline) -> Iterator[Problem]:
                 near = suggestion(name, [one for one in there if one != step.name])
                 hint = near or f"; there are {', '.join(one for one in there if one != step.name)}"
                 yield Problem(
-                    _place_of(step, name), f"step {step.name} reads {name}, which is no source and no step{hint}"
+                    _location_of(step, name), f"step {step.name} reads {name}, which is no source and no step{hint}"
                 )
     for sink in pipeline.sinks.values():
         if sink.source and sink.source not in there:
@@ -93,7 +93,7 @@ def _unknown(pipeline: Pipeline) -> Iterator[Problem]:
             yield Problem(sink.where, f"sink {sink.name} is from {sink.source}, which is no source and no step{hint}")
 
 
-def _place_of(step: Step, name: str) -> Place:
+def _location_of(step: Step, name: str) -> Place:
     """Return the line of a step's query that contains the name."""
     if step.sql_where is None:
         return step.where

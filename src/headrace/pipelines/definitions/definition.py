@@ -1,4 +1,4 @@
-"""The definition of a pipeline, whether written in YAML or Python: named sources, steps and sinks, each with its place in a file.
+"""The definition of a pipeline, whether written in YAML or Python: named sources, steps and sinks, each with its location in a file.
 
 Paths are already resolved, and texts are as given: nothing here reads files or talks to brokers or Spark.
 """
@@ -84,7 +84,7 @@ class Source:
     is_pattern: bool = False  # whether `target` is a topic pattern
     format: str | None = None  # format of files, or Spark's; None for a topic or a catalog table
     key: str = "raw"  # format of keys: raw, string, json, avro or protobuf
-    value: str = "raw"  # format of values, likewise
+    value: str = "raw"  # format of values, with the same choices
     schema: str | None = None  # schema as text: Spark's DDL, or what the value's format uses
     schema_file: str | None = None  # path of a file with the schema
     metadata: tuple[str, ...] | None = None  # columns of the record to read besides the value's; None: the defaults
@@ -110,7 +110,7 @@ class Step:
     kind: StepKind
     inputs: tuple[str, ...]  # parameters of a Python function in order, or the tables that SQL reads
     sql: str = ""
-    sql_where: Place | None = None  # place of the first line of `sql`
+    sql_where: Place | None = None  # location of the first line of `sql`
     python_file: Path | None = None  # file of the function, if the pipeline is written in YAML
     python_name: str = ""  # name of the function
     function: Callable[..., Any] | None = None  # set if the pipeline is written in Python

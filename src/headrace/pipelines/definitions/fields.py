@@ -1,4 +1,4 @@
-"""Reads mappings by key. Unknown or missing keys and values of the wrong kind become problems with their place, and reading continues."""
+"""Reads mappings by key. Unknown keys, missing keys and wrong values become problems with a location, and reading continues."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Fields:
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
 
-    def place(self, name: str) -> Place:
+    def location(self, name: str) -> Place:
         entry = self._entries.get(name)
         return self.where if entry is None else entry.where
 
@@ -75,7 +75,7 @@ class Fields:
         return None if entry is None else entry.node
 
     def wrong(self, name: str, text: str) -> None:
-        self.problems.add(self.place(name), f"{name}: {text}")
+        self.problems.add(self.location(name), f"{name}: {text}")
 
     def only(self, known: Collection[str]) -> None:
         for name, entry in self._entries.items():
@@ -93,7 +93,7 @@ class Fields:
         elif node.is_null or not node.value.strip():
             self.wrong(name, "has no value")
         else:
-            return self.problems.filled(node.value, self.place(name)) if fill else node.value
+            return self.problems.filled(node.value, self.location(name)) if fill else node.value
         return None
 
     def require(self, name: str, expected: str) -> None:
@@ -177,5 +177,5 @@ class Fields:
         singular = name.removesuffix("s")
         found = {key: Fields(entry.node, self.problems, f"{singular} {key}") for key, entry in inner._entries.items()}
         for key, fields in found.items():
-            fields.where = inner.place(key)
+            fields.where = inner.location(key)
         return found

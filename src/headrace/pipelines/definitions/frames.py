@@ -1,4 +1,4 @@
-"""Builds sources and steps as DataFrames of a session; errors of Spark or of a user's function become DefinitionErrors with their place."""
+"""Builds sources and steps as DataFrames. Errors of Spark or of a user's function become DefinitionErrors with a location."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headrace.pipelines.definitions.definition import (
 )
 from headrace.pipelines.definitions.python.files import raised_in
 from headrace.pipelines.definitions.python.modules import run_file
-from headrace.pipelines.definitions.spark_errors import place_in_query, spark_message
+from headrace.pipelines.definitions.spark_errors import location_in_query, spark_message
 from headrace.pipelines.definitions.topic_options import FLAT_PREFIX, has_fields, source_options
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ def make_active(spark: SparkSession) -> None:
 
 
 def run_time_conf(pipeline: Pipeline, spark: SparkSession) -> dict[str, str]:
-    wanted = {**CONF_DEFAULTS, **pipeline.spark.conf}
-    return {name: text for name, text in wanted.items() if spark.conf.isModifiable(name)}
+    conf = {**CONF_DEFAULTS, **pipeline.spark.conf}
+    return {name: text for name, text in conf.items() if spark.conf.isModifiable(name)}
 
 
 class Frames:
@@ -136,9 +136,9 @@ class Frames:
         try:
             found = function(*inputs)
         except Exception as error:
-            place, text = raised_in(file, error)
+            location, text = raised_in(file, error)
             text = spark_message(error) if _is_sparks(error) else text
-            raise DefinitionError([Problem(place, f"step {step.name}: {text}")]) from error
+            raise DefinitionError([Problem(location, f"step {step.name}: {text}")]) from error
         if not isinstance(found, DataFrame):
             what = f"{step.python_name} gave back {type(found).__name__}, not a DataFrame"
             raise DefinitionError([Problem(step.where, f"step {step.name}: {what}")])
@@ -150,8 +150,8 @@ class Frames:
             try:
                 self._modules[step.python_file] = run_file(step.python_file)
             except (Exception, SystemExit) as error:
-                place, text = raised_in(step.python_file, error)
-                raise DefinitionError([Problem(place, text)]) from error
+                location, text = raised_in(step.python_file, error)
+                raise DefinitionError([Problem(location, text)]) from error
         function = getattr(self._modules[step.python_file], step.python_name, None)
         if not callable(function):
             text = f"step {step.name}: {step.python_file} has no function {step.python_name}"
@@ -210,7 +210,7 @@ def _is_sparks(error: Exception) -> bool:
 
 @contextmanager
 def errors_located_at(where: Place, what: str, *, in_query: bool = False) -> Iterator[None]:
-    """Raise errors of Spark and the file system inside as problems of this place."""
+    """Raise errors of Spark and the file system inside as problems of this location."""
     try:
         yield
     except DefinitionError:
@@ -218,5 +218,5 @@ def errors_located_at(where: Place, what: str, *, in_query: bool = False) -> Ite
     except Exception as error:
         if not _is_sparks(error) and not isinstance(error, OSError):
             raise
-        place = place_in_query(error, where) if in_query else where
-        raise DefinitionError([Problem(place, f"{what}: {spark_message(error)}")]) from error
+        location = location_in_query(error, where) if in_query else where
+        raise DefinitionError([Problem(location, f"{what}: {spark_message(error)}")]) from error

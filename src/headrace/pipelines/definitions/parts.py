@@ -60,7 +60,7 @@ def read_pipeline(node: Node, file: Path, problems: Problems, made: Mapping[str,
     sinks = _parts(fields, "sinks", folder, read_sink)
     return Pipeline(
         name=name,
-        where=fields.place("name"),
+        where=fields.location("name"),
         origin=file,
         settings=settings,
         spark=_spark(fields),
@@ -78,7 +78,7 @@ def _settings(fields: Fields) -> dict[str, str]:
     for name in inner or ():
         wrong = unknown_setting(name)
         if wrong is not None and inner is not None:
-            fields.problems.add(inner.place(name), wrong)
+            fields.problems.add(inner.location(name), wrong)
     return fields.mapping("settings")
 
 

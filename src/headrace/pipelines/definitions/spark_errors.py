@@ -25,8 +25,8 @@ def spark_message(error: Exception) -> str:
     return line if len(line) <= TEXT_CHARACTERS_MAX else line[: TEXT_CHARACTERS_MAX - 1] + "…"
 
 
-def place_in_query(error: Exception, first_line: Place) -> Place:
-    """Return the place in the file; Spark numbers the lines of the query from 1."""
+def location_in_query(error: Exception, first_line: Place) -> Place:
+    """Return the location in the file; Spark numbers the lines of the query from 1."""
     from headrace.pipelines.definitions.definition import Place
 
     found = _AT.search(str(error))

@@ -2,7 +2,7 @@
 
 This is not a parser. The query is split into words; a table name follows FROM, JOIN or a comma in a FROM list; each pair of parentheses
 is a separate scope. Names that the query itself defines (WITH), table functions and names with dots (catalog tables) are not references.
-Spark's own analysis when the pipeline is built is authoritative, whatever this scan gets wrong.
+Mistakes of this scan are harmless: Spark's own analysis, when the pipeline is built, is authoritative.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def _sql(name: str, fields: Fields) -> Step:
     names = scan(sql)
     if sql and names.first_word not in QUERIES:
         fields.wrong("sql", "a query is expected, which begins with SELECT, WITH, FROM, VALUES or TABLE")
-    first = node.first_line if isinstance(node, Text) and node.first_line else fields.place("sql")
+    first = node.first_line if isinstance(node, Text) and node.first_line else fields.location("sql")
     return Step(
         name=name,
         where=fields.where,

@@ -79,10 +79,10 @@ def source_options(pipeline: Pipeline, source: Source, bad_records: BadRecords |
     if has_fields(source):
         options |= {"value.columns": "flat", "value.prefix": FLAT_PREFIX}
     if _OWN_CHOICE.isdisjoint(name.lower() for name in source.options):
-        wanted = [*(["value"] if "value" not in record_columns(source) else []), *record_columns(source)]
+        requested = [*(["value"] if "value" not in record_columns(source) else []), *record_columns(source)]
         if bad_records.action == "null":
-            wanted.append(ERROR_COLUMN)
-        options["columns"] = ",".join(wanted)
+            requested.append(ERROR_COLUMN)
+        options["columns"] = ",".join(requested)
     return {**_without(options, source.options), **source.options}
 
 

@@ -1,4 +1,4 @@
-"""Definitions as written, before interpretation: texts, lists and mappings, each with its place. Common to YAML and Python."""
+"""Definitions as written, before interpretation: texts, lists and mappings, each with its location. Common to YAML and Python."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Items:
 
 @dataclass(frozen=True)
 class Entry:
-    where: Place  # place of the key
+    where: Place  # location of the key
     node: Node
 
 

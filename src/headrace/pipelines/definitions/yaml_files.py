@@ -1,4 +1,4 @@
-"""Reads YAML as a tree with places. Every key has its line, duplicate keys are problems, and the expansion of aliases is limited."""
+"""Reads YAML as a tree with locations. Every key has its line, duplicate keys are problems, and the expansion of aliases is limited."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class _Tree:
         self.problems: list[Problem] = []
 
     def convert(self, node: yaml.Node, depth: int) -> Node:
-        where = self._place(node)
+        where = self._location(node)
         self._nodes += 1
         if self._nodes > NODES_MAX or depth > DEPTH_MAX:
             what = f"has more than {NODES_MAX} parts" if self._nodes > NODES_MAX else "is nested too deeply"
@@ -78,7 +78,7 @@ class _Tree:
         entries: dict[str, Entry] = {}
         merged: dict[str, Entry] = {}
         for key, value in node.value:
-            where = self._place(key)
+            where = self._location(key)
             if not isinstance(key, yaml.ScalarNode):
                 self.problems.append(Problem(where, "a key must be a plain name"))
             elif key.tag == _MERGE:
@@ -103,5 +103,5 @@ class _Tree:
                 self.problems.append(Problem(where, "<< takes a mapping, or a list of them"))
         return found
 
-    def _place(self, node: yaml.Node) -> Place:
+    def _location(self, node: yaml.Node) -> Place:
         return Place(self._path, node.start_mark.line + 1)

@@ -56,8 +56,8 @@ def count_records(pipeline: Pipeline, sink: Sink) -> int:
 async def _end_of(client: Mapping[str, Value], topic: str) -> int:
     cluster = await background().cluster(client)
     try:
-        places = [TopicPartition(topic, index) for index in await cluster.partitions(topic)]
-        ends = await list_offsets(cluster, dict.fromkeys(places, LATEST), timeout_s=COUNT_S_MAX)
+        partitions = [TopicPartition(topic, index) for index in await cluster.partitions(topic)]
+        ends = await list_offsets(cluster, dict.fromkeys(partitions, LATEST), timeout_s=COUNT_S_MAX)
     except KafkaError as error:
         if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return 0  # the first bad record creates it

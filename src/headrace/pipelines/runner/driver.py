@@ -1,7 +1,7 @@
 """Runs the queries of pipelines: starts them, follows their progress, restarts those that fail, and stops all on request.
 
-All events go through one queue and are handled by one thread, the one that called `run`; other threads do what may take long (starting
-and stopping queries). `supervision` makes the decisions.
+All events go through one queue and are handled by the thread that called `run`; other threads do the slow work (starting and stopping
+queries). `supervision` makes the decisions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from headrace.base.clock import Clock, SystemClock
+from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigError, HeadraceError
 from headrace.pipelines.runner.control import Control
 from headrace.pipelines.runner.dead_letters import DeadLetterCounter, dead_letter_topics
@@ -81,7 +81,6 @@ class Driver:
         runtime: Path = RUNTIME,
         engine: Engine | None = None,
         port: int = 0,
-        clock: Clock | None = None,
         ticks_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
         watch: Callable[[Sequence[QueryStatus]], None] | None = None,
     ) -> None:
@@ -97,7 +96,7 @@ class Driver:
         self._engine = engine or SparkEngine(pipelines, spark, self._log_file)
         self._runs = Runs(runtime)
         self._port = port
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._ticks_ms = ticks_ms
         self._watch = watch
         self._queries = {
@@ -114,7 +113,7 @@ class Driver:
         self._lock = threading.Lock()
         self._stop_deadline: float | None = None
         self._claims: dict[str, ExitStack] = {}  # the claims of pipelines until they are released
-        self._unwanted: set[str] = set()
+        self._stopping: set[str] = set()
 
     def status(self) -> list[QueryStatus]:
         """Return the status of all queries; callable from any thread."""
@@ -227,15 +226,15 @@ class Driver:
             case ProgressReported():
                 self._handle_progress(event)
             case StopRequested(pipelines):
-                self._stop_wanted(pipelines)
+                self._request_stop(pipelines)
 
-    def _stop_wanted(self, pipelines: frozenset[str] | None) -> None:
+    def _request_stop(self, pipelines: frozenset[str] | None) -> None:
         names = {one.name for one in self._pipelines}
-        self._unwanted |= names if pipelines is None else names & pipelines
+        self._stopping |= names if pipelines is None else names & pipelines
         for title, query in self._queries.items():
-            if query.pipeline.name in self._unwanted:
+            if query.pipeline.name in self._stopping:
                 self._handle(title, StopRequest())
-        if self._unwanted == names and self._stop_deadline is None:
+        if self._stopping == names and self._stop_deadline is None:
             self._stop_deadline = time.monotonic() + STOP_S_MAX
 
     def _handle_progress(self, reported: ProgressReported) -> None:
@@ -287,7 +286,7 @@ class Driver:
 
     def _let_go(self) -> None:
         """Release stopped pipelines, so that another driver can run them while this one continues with the others."""
-        for name in [name for name in self._unwanted if name in self._claims]:
+        for name in [name for name in self._stopping if name in self._claims]:
             if all(query.watched.is_over for query in self._queries.values() if query.pipeline.name == name):
                 self._claims.pop(name).close()
 

@@ -50,7 +50,7 @@ class Handle(Protocol):
         """Return why the query ended; empty if it ended without an error."""
 
     def stop(self) -> None:
-        """Stop the query; may take as long as a batch, or as timing out on brokers."""
+        """Stop the query; this may take as long as a batch, or until requests to brokers time out."""
 
 
 # Called with the run id, the query's title or "", and the progress (None: there was nothing to do).
@@ -65,7 +65,7 @@ class Engine(Protocol):
 
     @property
     def process(self) -> Process | None:
-        """The process of Spark's virtual machine; once it has exited, the engine is unusable."""
+        """Return the process of Spark's virtual machine; once it has exited, the engine is unusable."""
 
     def start(self, pipeline: Pipeline, sink: str) -> Handle | None:
         """Start a query and return its handle, or None if it was a batch, which is then done.
@@ -109,7 +109,7 @@ class SparkEngine:
     def __init__(
         self, pipelines: Sequence[Pipeline], spark: SparkSession | None = None, log_file: Path | None = None
     ) -> None:
-        """Raise ConfigError if the pipelines need different Spark settings.
+        """Create the engine. Raise ConfigError if the pipelines need different Spark settings.
 
         A given session stays open. Standard error of a session created here goes to `log_file`.
         """

@@ -1,7 +1,7 @@
 """Metrics from Spark's progress reports: rows per second, lag, and the size of the state.
 
-Lag in time: Spark reports the end of a topic at the start of each batch. From these ends over time follows when the first unread record
-arrived; for records from before the first batch, only a lower bound of their age is known.
+Lag in time: Spark reports the end of a topic at the start of each batch. These ends show when the first unread record arrived;
+for records from before the first batch, only a lower bound of their age is known.
 """
 
 from __future__ import annotations

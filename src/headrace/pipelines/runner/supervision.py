@@ -5,7 +5,7 @@
        └───── back-off ───────┴────── Failed ──────┴── final error, or too many in a row ──▶ failed
 
     Done (a batch): starting ──▶ done
-    StopAsked: waiting ──▶ stopped; starting, running ──▶ stopping ──Ended, Done, Failed──▶ stopped
+    StopRequest: waiting ──▶ stopped; starting, running ──▶ stopping ──Ended, Done, Failed──▶ stopped
 
 The wait before a restart doubles with each failure in a row; a completed batch resets it. For external causes (brokers, a topic that does
 not exist yet, a full disk), restarts continue indefinitely, unless the run is to end by itself; for errors that the query may have

@@ -44,36 +44,36 @@ def shortened(why: object) -> str:
 def decode_rows(column: pa.Array, read: Callable[[bytes], Any], make: Callable[[Sequence[Any]], pa.Array]) -> Decoded:
     """Read each value, where `read` may raise BadRecord, then make a column of all of them."""
     items: list[Any] = []
-    places: list[int | None] = []
+    positions: list[int | None] = []
     bad: dict[int, str] = {}
     for row, data in enumerate(column.to_pylist()):
-        place = None
+        position = None
         if data is not None:
             try:
                 item = read(data)
             except BadRecord as error:
                 bad[row] = shortened(error)
             else:
-                place = len(items)
+                position = len(items)
                 items.append(item)
-        places.append(place)
-    return spread(items, places, make, bad)
+        positions.append(position)
+    return spread(items, positions, make, bad)
 
 
 def spread(
     items: Sequence[Any],
-    places: Sequence[int | None],
+    positions: Sequence[int | None],
     make: Callable[[Sequence[Any]], pa.Array],
     bad: Mapping[int, str],
 ) -> Decoded:
-    """Return a column with an item for each row that has a place, and null for the others."""
+    """Return a column with an item for each row that has a position, and null for the others."""
     made, unfit = _make_all(items, make)
     found = dict(bad)
     if unfit:
-        found.update({row: unfit[place] for row, place in enumerate(places) if place in unfit})
-    if len(items) == len(places):
+        found.update({row: unfit[position] for row, position in enumerate(positions) if position in unfit})
+    if len(items) == len(positions):
         return Decoded(made, found)
-    return Decoded(made.take(pa.array(places, pa.int64())), found)
+    return Decoded(made.take(pa.array(positions, pa.int64())), found)
 
 
 def _make_all(items: Sequence[Any], make: Callable[[Sequence[Any]], pa.Array]) -> tuple[pa.Array, dict[int, str]]:

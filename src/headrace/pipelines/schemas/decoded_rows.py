@@ -86,7 +86,7 @@ class DecodedRows:
         columns.update(zip(self._base_names, base.columns, strict=True))
         if self._on_bad is OnBadRecord.NULL:
             columns[ERROR_COLUMN] = pa.array([bad.get(row) for row in range(batch.num_rows)], pa.utf8())
-        arrays = [_as_wanted(columns[field.name], field.type) for field in self._arrow]
+        arrays = [_convert(columns[field.name], field.type) for field in self._arrow]
         rows = pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
         if bad and self._on_bad is not OnBadRecord.NULL:
             return rows.filter(pa.array([row not in bad for row in range(batch.num_rows)], pa.bool_()))
@@ -119,12 +119,12 @@ class DecodedRows:
             )
 
 
-def _as_wanted(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def _convert(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return the column as `kind`, without fields of structs that a user's schema leaves out."""
     if column.type.equals(kind):
         return column
     if pa.types.is_struct(kind):
         children = dict(zip((field.name for field in column.type), column.flatten(), strict=True))
-        arrays = [_as_wanted(children[field.name], field.type) for field in kind]
+        arrays = [_convert(children[field.name], field.type) for field in kind]
         return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=column.is_null())
     return column.cast(kind)

@@ -239,12 +239,12 @@ def check_decoded(decoding: Decoding, schema: StructType) -> None:
             raise ConfigError(f"schema: column {field.name} is {kind}, not {field.dataType.simpleString()}")
 
 
-def _is_part(wanted: DataType, there: DataType) -> bool:
-    if isinstance(wanted, StructType) and isinstance(there, StructType):
+def _is_part(requested: DataType, there: DataType) -> bool:
+    if isinstance(requested, StructType) and isinstance(there, StructType):
         kinds = {field.name: field.dataType for field in there.fields}
-        return all(field.name in kinds and _is_part(field.dataType, kinds[field.name]) for field in wanted.fields)
-    if isinstance(wanted, ArrayType) and isinstance(there, ArrayType):
-        return _is_part(wanted.elementType, there.elementType)
-    if isinstance(wanted, MapType) and isinstance(there, MapType):
-        return wanted.keyType == there.keyType and _is_part(wanted.valueType, there.valueType)
-    return wanted == there
+        return all(field.name in kinds and _is_part(field.dataType, kinds[field.name]) for field in requested.fields)
+    if isinstance(requested, ArrayType) and isinstance(there, ArrayType):
+        return _is_part(requested.elementType, there.elementType)
+    if isinstance(requested, MapType) and isinstance(there, MapType):
+        return requested.keyType == there.keyType and _is_part(requested.valueType, there.valueType)
+    return requested == there

@@ -36,8 +36,8 @@ def message_indexes(data: bytes) -> tuple[tuple[int, ...], int]:
 
 def _zigzag(data: bytes, at: int) -> tuple[int, int]:
     value = 0
-    for place, byte in enumerate(data[at : at + VARINT_BYTES_MAX]):
-        value |= (byte & 0x7F) << (7 * place)
+    for index, byte in enumerate(data[at : at + VARINT_BYTES_MAX]):
+        value |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at + place + 1
+            return (value >> 1) ^ -(value & 1), at + index + 1
     raise BadRecord("its list of message indexes is cut off")

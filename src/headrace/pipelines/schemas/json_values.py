@@ -132,19 +132,19 @@ def _coercion(kind: DataType, path: str) -> Coerce:
             raise BadSchema(f"{path.removeprefix('.')}: names of JSON are text, not {kind.keyType.simpleString()}")
         value = _coercion(kind.valueType, f"{path}.*")
         return _checked(dict, path, lambda found: [(name, value(one)) for name, one in found.items()])
-    for types, wanted, convert in _LEAVES:
+    for types, expected, convert in _LEAVES:
         if isinstance(kind, types):
-            return _checked(wanted, path, convert)
+            return _checked(expected, path, convert)
     return _checked(int, path, int)
 
 
-def _checked(wanted: type | tuple[type, ...], path: str, convert: Coerce) -> Coerce:
+def _checked(expected: type | tuple[type, ...], path: str, convert: Coerce) -> Coerce:
     name = path.removeprefix(".") or "the value"
 
     def coerce(found: Any) -> Any:
         if found is None:
             return None
-        if not isinstance(found, wanted) or (isinstance(found, bool) and wanted is not bool):
+        if not isinstance(found, expected) or (isinstance(found, bool) and expected is not bool):
             raise BadRecord(f"{name}: {type(found).__name__} was not expected")
         try:
             return convert(found)

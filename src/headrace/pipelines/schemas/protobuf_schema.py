@@ -93,7 +93,7 @@ def descriptors_of_registered(text: str, references: Sequence[tuple[str, str]]) 
             sources = {name: found.encode() for name, found in references}
             return _compiled({**sources, "schema.proto": text.encode()}, "schema.proto")
         if name != "schema.proto":
-            file.name = name  # other files import it by this name, whatever its name was when registered
+            file.name = name  # other files import it by this name, which may differ from its name when registered
         files.append(file)
     return bytes(descriptor_pb2.FileDescriptorSet(file=files).SerializeToString())
 

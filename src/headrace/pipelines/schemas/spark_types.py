@@ -146,10 +146,10 @@ class _Ddl:
             self._at += 1
         return token
 
-    def _expect(self, wanted: str) -> None:
+    def _expect(self, expected: str) -> None:
         token = self._take()
-        if token != wanted:
-            raise BadSchema(f"DDL: {wanted or 'the end'} was expected, but there is {token or 'the end'}")
+        if token != expected:
+            raise BadSchema(f"DDL: {expected or 'the end'} was expected, but there is {token or 'the end'}")
 
     def _fields(self, end: str, depth: int) -> StructType:
         fields = []
@@ -182,10 +182,10 @@ class _Ddl:
             else:
                 self._keyword("null")
 
-    def _keyword(self, wanted: str) -> None:
+    def _keyword(self, expected: str) -> None:
         token = self._take()
-        if token.lower() != wanted:
-            raise BadSchema(f"DDL: {wanted} was expected, but there is {token or 'the end'}")
+        if token.lower() != expected:
+            raise BadSchema(f"DDL: {expected} was expected, but there is {token or 'the end'}")
 
     def _type(self, depth: int) -> DataType:
         if depth > TYPE_DEPTH_MAX:

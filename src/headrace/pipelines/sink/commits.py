@@ -234,7 +234,7 @@ def fate_of(transaction: TaskTransaction, known: Known | None) -> Fate:
 
 
 def _finish(decision: Decision) -> Conversation[bool]:
-    """Carry out a decision; return False if none of it is or will be visible, raise TornBatch if part is or that is unknown.
+    """Carry out a decision; return False if no part of it is or will be visible; raise TornBatch if only a part is, or may be.
 
     The fates are checked even if all transactions were open a moment ago: if the driver was suspended meanwhile, the oldest may have timed
     out while none is visible yet.
@@ -252,8 +252,8 @@ def _finish(decision: Decision) -> Conversation[bool]:
     return (yield from _conclude(decision, fates))
 
 
-def _with(fates: dict[TaskTransaction, Fate], *wanted: Fate) -> dict[TaskTransaction, Fate]:
-    return {one: fate for one, fate in fates.items() if fate in wanted}
+def _with(fates: dict[TaskTransaction, Fate], *selected: Fate) -> dict[TaskTransaction, Fate]:
+    return {one: fate for one, fate in fates.items() if fate in selected}
 
 
 def _end(fates: dict[TaskTransaction, Fate], *, commit: bool) -> Conversation[dict[TaskTransaction, Fate]]:

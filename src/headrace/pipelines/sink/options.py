@@ -32,7 +32,7 @@ _PREFIX = re.compile(r"[A-Za-z0-9_.-]+\Z")
 _SINK = re.compile(r"[A-Za-z0-9_-]+\Z")
 
 SINK_OPTIONS = OptionTable(
-    Option("topic", Kind.STRING, None, "where all rows go, whatever their column topic says"),
+    Option("topic", Kind.STRING, None, "the topic for all rows, which overrides their column topic"),
     Option("deliveryGuarantee", Kind.STRING, EXACTLY_ONCE, "", one_of=(EXACTLY_ONCE, AT_LEAST_ONCE)),
     Option("transactionalIdPrefix", Kind.STRING, PREFIX, "of all transactional ids that are used"),
     Option("writeId", Kind.STRING, None, "of a batch write: a write that is repeated with the same id is stored once"),

@@ -79,8 +79,8 @@ class TaskTransactions:
     async def list_open(self) -> list[str]:
         for pattern in (re.escape(self._prefix) + ".*", None):
             try:
-                wanted = TransactionFilter(states=[ONGOING], pattern=pattern)
-                listed = await retry_until_timeout(self._cluster, partial(list_transactions, self._cluster, wanted))
+                ongoing = TransactionFilter(states=[ONGOING], pattern=pattern)
+                listed = await retry_until_timeout(self._cluster, partial(list_transactions, self._cluster, ongoing))
                 return [one.transactional_id for one in listed if one.transactional_id.startswith(self._prefix)]
             except KafkaError as error:
                 if error.code is not ErrorCode.UNSUPPORTED_VERSION:

@@ -27,11 +27,11 @@ async def plan_batch(brokers: Brokers, options: SourceOptions, pushed: Pushed) -
         if low > end[partition]:
             bounds = f"{options.starting.option} is offset {low}, {options.ending.option} is {end[partition]}"
             raise SourceError(f"{partition}: the read would end before it begins: {bounds}")
-    wanted = [one for one in sorted(layout.partitions) if pushed.wants(one)]
+    partitions = [one for one in sorted(layout.partitions) if pushed.includes(one)]
     if pushed.since_ms is not None:
-        since = await brokers.since(wanted, max(0, pushed.since_ms))
-        start |= {one: max(start[one], since[one]) for one in wanted}
-    ranges = [pushed.cut(Range(one, start[one], end[one])) for one in wanted]
+        since = await brokers.since(partitions, max(0, pushed.since_ms))
+        start |= {one: max(start[one], since[one]) for one in partitions}
+    ranges = [pushed.cut(Range(one, start[one], end[one])) for one in partitions]
     ranges = [one for one in ranges if one.size > 0]
     return BatchPlan(split_ranges(ranges, options.min_partitions, options.max_records), layout.ids)
 

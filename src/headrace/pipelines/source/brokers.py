@@ -95,8 +95,8 @@ class Brokers:
         if bound.kind is BoundKind.LATEST:
             return await self.latest(layout.partitions)
         if bound.kind is BoundKind.TIMESTAMP:
-            wanted = dict.fromkeys(layout.partitions, bound.timestamp)
-            return await self._by_time(wanted, None if bound.latest_if_none else bound)
+            times = dict.fromkeys(layout.partitions, bound.timestamp)
+            return await self._by_time(times, None if bound.latest_if_none else bound)
         _check_all_named(bound, layout)
         if bound.kind is BoundKind.TIMESTAMPS:
             return await self._by_time(bound.values, None if bound.latest_if_none else bound)
@@ -152,18 +152,18 @@ class Brokers:
             if topic.name is not None and not topic.is_internal and self._pattern.matches(topic.name)
         ]
 
-    async def _listed(self, wanted: Mapping[TopicPartition, int]) -> Offsets:
-        if not wanted:
+    async def _listed(self, times: Mapping[TopicPartition, int]) -> Offsets:
+        if not times:
             return {}
-        found = await self._retry(lambda: list_offsets(self._cluster, wanted, isolation=self.isolation))
+        found = await self._retry(lambda: list_offsets(self._cluster, times, isolation=self.isolation))
         return {partition: listed.offset for partition, listed in found.items()}
 
-    async def _by_time(self, wanted: Mapping[TopicPartition, int], strict: Bound | None) -> Offsets:
-        found = await self._listed(wanted)
+    async def _by_time(self, times: Mapping[TopicPartition, int], strict: Bound | None) -> Offsets:
+        found = await self._listed(times)
         none = sorted(partition for partition, offset in found.items() if offset == NO_OFFSET)
         if none and strict is not None:
             raise SourceError(
-                f"{strict.option}: {none[0]} has no record at or after {wanted[none[0]]} ms"
+                f"{strict.option}: {none[0]} has no record at or after {times[none[0]]} ms"
                 " (startingOffsetsByTimestampStrategy=latest begins at its end then)"
             )
         return found | await self.latest(none)

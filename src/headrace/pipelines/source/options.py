@@ -255,16 +255,16 @@ def _assigned(text: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 def columns_of(values: Mapping[str, Value], *, others: bool = False) -> tuple[str, ...]:
     """Return the names of the columns; `others` allows columns from decoding, which are checked once the schema is known."""
-    wanted = values["columns"]
-    assert isinstance(wanted, list)
+    requested = values["columns"]
+    assert isinstance(requested, list)
     there = {name.lower(): name for name in (*COLUMNS, HEADERS)}
     columns = []
-    for name in wanted:
+    for name in requested:
         if name.lower() not in there and not others:
             raise ConfigError(f"columns: {name!r} is none; there are {', '.join(there.values())}")
         columns.append(there.get(name.lower(), name))
     if len(set(columns)) < len(columns):
-        raise ConfigError(f"columns={','.join(wanted)} names one of them twice")
+        raise ConfigError(f"columns={','.join(requested)} names one of them twice")
     if columns:
         return tuple(columns)
     return (*COLUMNS, HEADERS) if values["includeHeaders"] else COLUMNS

@@ -96,12 +96,12 @@ def gaps(start: Mapping[TopicPartition, int], earliest: Mapping[TopicPartition, 
     """
     return [
         Loss(
-            f"{partition}: offset {wanted} was to be read, but the log now starts at {earliest[partition]}",
+            f"{partition}: offset {requested} was to be read, but the log now starts at {earliest[partition]}",
             partition,
-            earliest[partition] - wanted,
+            earliest[partition] - requested,
         )
-        for partition, wanted in sorted(start.items())
-        if partition in earliest and earliest[partition] > wanted
+        for partition, requested in sorted(start.items())
+        if partition in earliest and earliest[partition] > requested
     ]
 
 

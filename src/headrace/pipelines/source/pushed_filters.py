@@ -36,7 +36,7 @@ class Pushed(Struct, frozen=True):
     high: int = OFFSET_MAX  # offset after the last
     since_ms: int | None = None
 
-    def wants(self, partition: TopicPartition) -> bool:
+    def includes(self, partition: TopicPartition) -> bool:
         if self.topics is not None and partition.topic not in self.topics:
             return False
         return self.partitions is None or partition.partition in self.partitions
@@ -54,10 +54,10 @@ def push(pushed: Pushed, kind: str, column: str, value: Any) -> tuple[Pushed, bo
     if kind == "In" and column in ("topic", "partition"):
         return _one_of(pushed, column, value)
     if kind == "In" and column == "offset":
-        wanted = [one for one in value if type(one) is int]
-        if len(wanted) != 1 or len(value) != 1:
+        offsets = [one for one in value if type(one) is int]
+        if len(offsets) != 1 or len(value) != 1:
             return pushed, False
-        return _between(pushed, wanted[0], wanted[0] + 1), True
+        return _between(pushed, offsets[0], offsets[0] + 1), True
     if column == "offset" and type(value) is int and kind in _OFFSETS:
         after, is_upper = _OFFSETS[kind]
         low, high = (0, value + after) if is_upper else (value + after, OFFSET_MAX)

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from headrace.base.ids import TopicPartition, Uuid, uuid_from_text
 from headrace.client.consumer.options import ISOLATION
-from headrace.client.consumer.range_reader import RANGE_FETCH_BYTES, OffsetGone, TopicChanged, read_range
+from headrace.client.consumer.range_reader import RANGE_FETCH_BYTES, OffsetGone, RangeOptions, TopicChanged, read_range
 from headrace.pipelines.background import Background, background
 from headrace.pipelines.source.options import SourceOptions
 from headrace.pipelines.source.planning import Loss
@@ -49,13 +49,13 @@ def read_task(task: TaskRange, options: SourceOptions, columns: tuple[str, ...],
             yield from _Pump(background(), task, position, options, columns, unit)
             return
         except OffsetGone as gone:
-            place, earliest = gone.partition, gone.earliest
-            if earliest <= gone.wanted:
-                what = f"{place}: offset {gone.wanted} was to be read, but the log now ends at {gone.latest}"
+            partition, earliest = gone.partition, gone.earliest
+            if earliest <= gone.requested:
+                what = f"{partition}: offset {gone.requested} was to be read, but the log now ends at {gone.latest}"
                 report_losses([Loss(what)], options.fail_on_data_loss)
                 return
-            what = f"{place}: offset {gone.wanted} was to be read, but the log now starts at {earliest}"
-            report_losses([Loss(what, place, min(earliest, task.end) - gone.wanted)], options.fail_on_data_loss)
+            what = f"{partition}: offset {gone.requested} was to be read, but the log now starts at {earliest}"
+            report_losses([Loss(what, partition, min(earliest, task.end) - gone.requested)], options.fail_on_data_loss)
             position = earliest
         except TopicChanged as changed:
             report_losses([Loss(changed.message)], options.fail_on_data_loss)
@@ -101,11 +101,7 @@ class _Pump:
         try:
             task, options = self._range, self._options
             cluster = await self._behind.cluster(options.client)
-            rows = read_range(
-                cluster,
-                TopicPartition(task.topic, task.partition),
-                self._start,
-                task.end,
+            range_options = RangeOptions(
                 columns=self._columns,
                 timestamp_unit=self._unit,
                 isolation=ISOLATION[str(options.client["isolation.level"])],
@@ -114,7 +110,8 @@ class _Pump:
                 check_crcs=bool(options.client["check.crcs"]),
                 stall_s_max=options.stall_s_max,
             )
-            async for batch in rows:
+            partition = TopicPartition(task.topic, task.partition)
+            async for batch in read_range(cluster, partition, self._start, task.end, range_options):
                 await self._buffer_space.acquire()
                 self._batches.put(batch)
             self._batches.put(None)

@@ -1,4 +1,4 @@
-"""Determines the offsets of each batch of a stream from those of the previous one, whatever has happened to the topics meanwhile."""
+"""Determines the offsets of each batch of a stream from those of the previous one, even if the topics have changed since."""
 
 from __future__ import annotations
 
@@ -174,8 +174,8 @@ def report_losses(losses: list[Loss], fail: bool) -> None:
         _LOG.warning("records were lost; the query continues because failOnDataLoss is false: %s%s", loss.what, count)
 
 
-def beyond(option: str, partition: TopicPartition, wanted: int, latest: int) -> Loss:
-    return Loss(f"{option} of {partition} is {wanted}, but it ends at {latest}")
+def beyond(option: str, partition: TopicPartition, requested: int, latest: int) -> Loss:
+    return Loss(f"{option} of {partition} is {requested}, but it ends at {latest}")
 
 
 def _count(losses: list[Loss], partition: TopicPartition) -> int:

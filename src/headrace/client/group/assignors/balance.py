@@ -20,7 +20,7 @@ ToGive = dict[Readers, list[TopicPartition]]
 
 
 def valid_holders(claims: Mapping[str, tuple[Iterable[TopicPartition], int]]) -> Holders:
-    """Return who last held each partition, by the claims of members and their generations.
+    """Return the last holder of each partition, according to the members' claims and generations.
 
     A partition that two members claim in its newest generation has no holder.
     """

@@ -27,7 +27,7 @@ class CooperativeStickyAssignor:
         for member, subscribed in members.items():
             for partition in subscribed.owned:
                 claimants[partition].add(member)
-        wanted = balance(layout, members, holders)
+        target = balance(layout, members, holders)
         return {
             member: [
                 partition
@@ -35,7 +35,7 @@ class CooperativeStickyAssignor:
                 if holders.get(partition) == member
                 or not claimants.get(partition)  # else a member may still be reading it
             ]
-            for member, partitions in wanted.items()
+            for member, partitions in target.items()
         }
 
 

@@ -33,12 +33,12 @@ class Assignor(Protocol):
 def in_order(members: Mapping[str, Subscribed]) -> list[str]:
     """Return the members in order, static ones first by instance id.
 
-    A static member thus gets what it had, whatever its member id is this time.
+    A static member thus keeps its partitions, although its member id changes with each restart.
     """
-    return sorted(members, key=lambda member: _place(member, members[member].instance_id))
+    return sorted(members, key=lambda member: _sort_key(member, members[member].instance_id))
 
 
-def _place(member_id: str, instance_id: str | None) -> tuple[bool, str]:
+def _sort_key(member_id: str, instance_id: str | None) -> tuple[bool, str]:
     return (True, member_id) if instance_id is None else (False, instance_id)
 
 

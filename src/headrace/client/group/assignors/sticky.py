@@ -1,4 +1,4 @@
-"""As even as possible, with as few moves as that allows; eager: members revoke everything first and report it."""
+"""Assigns evenly with as few moves as possible. Eager: members revoke all partitions before they rejoin, and report them."""
 
 from __future__ import annotations
 

@@ -54,31 +54,14 @@ def join(shard: GroupShard, received: CoordinatorRequest, now_ms: int, tx: Tx) -
     member_id = request.member_id or _new_id(shard, request.group_instance_id or received.client_id)
     check_size(shard, group, member_id)
     _check_protocols(group, request.protocol_type, protocols)
-    if (
-        not request.member_id
-        and request.group_instance_id is None
-        and received.version >= MEMBER_ID_REQUIRED_VERSION_MIN
-    ):
+    if _must_rejoin_with_id(received, request):
         tx.reply(tx.ticket, JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id))
         return
     held = group.static.get(request.group_instance_id or "")
     downgrades = held is not None and may_downgrade_with(shard, group, group.members[held])
     before = _find(group, member_id, request, tx)
-    try:
-        subscription = read_subscription(next(iter(protocols.values())))
-    except DecodeError as error:
-        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(error)) from error
-    after = replace(
-        before,
-        instance_id=request.group_instance_id or before.instance_id,
-        rack_id=subscription.rack_id or before.rack_id,
-        client_id=received.client_id,
-        client_host=received.client_host,
-        rebalance_timeout_ms=request.rebalance_timeout_ms,
-        names=sorted_names(subscription.topics),
-        regex="",
-        classic=classic_metadata(request.session_timeout_ms, protocols),
-    )
+    subscription = _read_subscription(protocols)
+    after = _joined(before, received, protocols, subscription)
     if after != group.members.get(member_id):
         tx.emit(member_record(group.group_id, after))
     if before.regex and before.regex not in group.regexes:
@@ -107,6 +90,44 @@ def join(shard: GroupShard, received: CoordinatorRequest, now_ms: int, tx: Tx) -
             protocol_name=next(iter(protocols)),
             member_id=member_id,
         ),
+    )
+
+
+def _must_rejoin_with_id(received: CoordinatorRequest, request: JoinGroupRequest) -> bool:
+    """Return whether a new dynamic member gets only a member id, with which it has to join again (KIP-394)."""
+    return (
+        not request.member_id
+        and request.group_instance_id is None
+        and received.version >= MEMBER_ID_REQUIRED_VERSION_MIN
+    )
+
+
+def _read_subscription(protocols: dict[str, bytes]) -> ConsumerProtocolSubscription:
+    try:
+        return read_subscription(next(iter(protocols.values())))
+    except DecodeError as error:
+        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(error)) from error
+
+
+def _joined(
+    member: Member,
+    received: CoordinatorRequest,
+    protocols: dict[str, bytes],
+    subscription: ConsumerProtocolSubscription,
+) -> Member:
+    """Return the member with the values of its JoinGroup request."""
+    request = received.request
+    assert isinstance(request, JoinGroupRequest)
+    return replace(
+        member,
+        instance_id=request.group_instance_id or member.instance_id,
+        rack_id=subscription.rack_id or member.rack_id,
+        client_id=received.client_id,
+        client_host=received.client_host,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        names=sorted_names(subscription.topics),
+        regex="",
+        classic=classic_metadata(request.session_timeout_ms, protocols),
     )
 
 

@@ -186,5 +186,5 @@ def raised_in(path: Path, error: BaseException) -> tuple[Place, str]:
         return Place(Path(error.filename), error.lineno or 0), f"is no Python: {error.msg}"
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame for frame in frames if Path(frame.filename).parent == path.parent]
-    place = Place(Path(lines[-1].filename), lines[-1].lineno or 0) if lines else Place(path)
-    return place, f"{type(error).__name__}: {' '.join(str(error).split()) or 'without a word'}"
+    location = Place(Path(lines[-1].filename), lines[-1].lineno or 0) if lines else Place(path)
+    return location, f"{type(error).__name__}: {' '.join(str(error).split()) or 'without a word'}"
