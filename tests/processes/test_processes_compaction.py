@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from prometheus_client.parser import text_string_to_metric_families
 from testkit.kafka_peer import require_kafka
-from tools.prove import compaction
+from tools.prove.storage import compaction
 
 from headrace.testing.cluster import EmbeddedNode
 

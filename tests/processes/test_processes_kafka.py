@@ -9,7 +9,7 @@ import pytest
 from testkit.kafka_peer import KafkaPeer, require_kafka
 from tools.prove.clients import CLIENTS, WriteOptions
 from tools.prove.differential.run import compare
-from tools.prove.dumping import dump_everything
+from tools.prove.storage.dump_log import dump_everything
 
 from headrace.testing.cluster import EmbeddedNode
 from headrace.testing.processes import LOOPBACK

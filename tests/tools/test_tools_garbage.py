@@ -6,8 +6,8 @@ import random
 from pathlib import Path
 
 import pytest
-from tools.prove.garbage import Round, Scale, Throughput, Trickle, judge, pester
-from tools.prove.garbage_clients import kinds
+from tools.prove.hostile.garbage import Round, Scale, Throughput, Trickle, judge, pester
+from tools.prove.hostile.garbage_clients import kinds
 
 GOOD = Throughput(
     [Round(100.0, 1.0), Round(300.0, 2.0), Round(90.0, 1.5)], [Round(95.0, 1.1), Round(285.0, 2.1), Round(95.0, 1.6)], 5

@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+from tools.compat.comparison import SUITES, compare, last
 from tools.compat.report import publish, text
-from tools.compat.sides import SUITES, compare, last
 from tools.compat.suite import NotHere
 
 

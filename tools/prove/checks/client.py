@@ -24,7 +24,7 @@ def client_conformance() -> str:
     reason = available()
     if reason is not None:
         raise NotRun(reason)
-    from tools.prove.client_conformance.play import play
+    from tools.prove.client_conformance.suite import play
 
     figures = play(say)
     return f"{len(figures)} acts on 2 stages: " + "; ".join(figures.values())

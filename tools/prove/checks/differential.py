@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from testkit import kafka_peer as peers
 
 from headrace.testing.processes import LOOPBACK, NodeProcess, free_port
-from tools.prove.differential.admin_stories import ADMIN_STORIES, SASL_STORIES
-from tools.prove.differential.group_stories import CLASSIC_STORIES, DISABLED_STORIES, GROUP_STORIES
+from tools.prove.differential.admin_scripts import ADMIN_STORIES, SASL_STORIES
+from tools.prove.differential.group_scripts import CLASSIC_STORIES, DISABLED_STORIES, GROUP_STORIES
 from tools.prove.differential.operations import TOPICS
 from tools.prove.differential.run import compare
-from tools.prove.differential.stories import Story, StoryDifference, compare_stories
-from tools.prove.differential.transaction_stories import TRANSACTION_STORIES
+from tools.prove.differential.scripts import Story, StoryDifference, compare_stories
+from tools.prove.differential.transaction_scripts import TRANSACTION_STORIES
 from tools.prove.differential.wire import Target
 from tools.prove.registry import WORK, NotRun, check, say
 

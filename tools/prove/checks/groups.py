@@ -30,7 +30,7 @@ def groups_of_clients() -> str:
     reason = available()
     if reason is not None:
         raise NotRun(reason)
-    from tools.prove.groups.story import Cast, Story
+    from tools.prove.groups.scenario import Cast, Story
 
     casts = [Cast(client, name, 3) for client, names in ASSIGNORS.items() for name in names]
     casts += [Cast(client, names[-1], size) for size in SIZES for client, names in ASSIGNORS.items()]

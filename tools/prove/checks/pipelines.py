@@ -12,9 +12,9 @@ from testkit.kafka_peer import KafkaPeer, available
 
 from headrace.testing.processes import NodeProcess, free_port
 from tools.prove.commands import run
-from tools.prove.demo_kills import RIGHT, demo_under_kills
-from tools.prove.full_disk import cannot_be_full, pipeline_on_a_full_disk
-from tools.prove.moved_pipeline import MovedPipeline
+from tools.prove.pipelines.demo_kills import RIGHT, demo_under_kills
+from tools.prove.pipelines.full_disk import cannot_be_full, pipeline_on_a_full_disk
+from tools.prove.pipelines.moved_pipeline import MovedPipeline
 from tools.prove.registry import NotRun, check, say
 from tools.prove.spark.programs import missing
 from tools.prove.spark.standalone import Standalone

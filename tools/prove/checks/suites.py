@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.compat.sides import SUITES, compare
+from tools.compat.comparison import SUITES, compare
 from tools.compat.suite import NotHere
 from tools.prove.registry import NotRun, check
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from tools.prove.client_conformance.play import SERVERS, play
+from tools.prove.client_conformance.suite import SERVERS, play
 
 if __name__ == "__main__":
     chosen = [one for one in SERVERS if one.split()[0] in sys.argv[1:]]

@@ -9,7 +9,7 @@ from headrace.base.errors import ErrorCode, KafkaError
 from headrace.client import AsyncProducer
 from headrace.client.producer.buffer_space import BufferFull
 from headrace.client.producer.deliveries import Sent
-from tools.prove.client_conformance.stage import WAIT_S_MAX, Stage
+from tools.prove.client_conformance.server import WAIT_S_MAX, Stage
 
 PARTITIONS = 4
 KILLS = 2

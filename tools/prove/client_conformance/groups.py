@@ -8,8 +8,8 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from tools.prove.client_conformance.stage import Stage, unique
-from tools.prove.groups.story import ENDED_S_MAX, SETTLE_S_MAX, Cast, Story
+from tools.prove.client_conformance.server import Stage, unique
+from tools.prove.groups.scenario import ENDED_S_MAX, SETTLE_S_MAX, Cast, Story
 
 CLIENT = "headrace"
 PROTOCOLS = ("range", "roundrobin", "sticky", "cooperative-sticky", "consumer")

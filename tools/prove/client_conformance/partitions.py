@@ -12,7 +12,7 @@ from testkit.kafka_peer import java
 
 from headrace.client import Producer
 from headrace.records.kernel import partition_for_key
-from tools.prove.client_conformance.stage import WAIT_S_MAX, Stage
+from tools.prove.client_conformance.server import WAIT_S_MAX, Stage
 
 KEYS = 10_000
 COUNTS = (1, 2, 3, 7, 12, 50, 1000)

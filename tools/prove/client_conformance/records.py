@@ -9,7 +9,7 @@ import confluent_kafka
 import pyarrow as pa
 
 from headrace.client import Consumer, Producer, TopicPartition
-from tools.prove.client_conformance.stage import WAIT_S_MAX, Stage
+from tools.prove.client_conformance.server import WAIT_S_MAX, Stage
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 T0 = 1_700_000_000_000

@@ -13,7 +13,7 @@ from headrace.client.producer.transaction_requests import (
 )
 from headrace.client.wire.cluster import Cluster
 from headrace.client.wire.opening import addresses
-from tools.prove.client_conformance.stage import WAIT_S_MAX, Stage, unique
+from tools.prove.client_conformance.server import WAIT_S_MAX, Stage, unique
 
 COPIED = 400
 

@@ -15,7 +15,6 @@ from testkit.history import FinalRead, History, Place, check
 from testkit.history_transactions import POLL_COMMITTED, check_transactions
 
 from headrace.testing.processes import NodeProcess, ProcessFailed
-from tools.prove.transactions.crew import WorkerProcess
 from tools.prove.transactions.reading import (
     COMMITTED,
     READER,
@@ -27,6 +26,7 @@ from tools.prove.transactions.reading import (
     undecided,
 )
 from tools.prove.transactions.worker import PARTITIONS, TOPICS
+from tools.prove.transactions.worker_processes import WorkerProcess
 
 WORKERS = 3
 LOAD_S = (0.1, 0.6)

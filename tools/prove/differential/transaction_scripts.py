@@ -6,7 +6,7 @@ from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnR
 from headrace.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
 from headrace.protocol.messages.end_txn import EndTxnRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
-from tools.prove.differential.stories import TRANSACTION_KEY, Playing, Side, Step, Story, code, find, is_there
+from tools.prove.differential.scripts import TRANSACTION_KEY, Playing, Side, Step, Story, code, find, is_there
 
 TIMEOUT_MS = 60_000
 TOPIC = "plain"

@@ -10,7 +10,7 @@ import asyncio
 from headrace.base.ids import TopicPartition
 from headrace.client.admin.transactions import list_transactions
 from headrace.client.wire.cluster import Cluster
-from tools.prove.scripted_producers import ScriptedProducer, on
+from tools.prove.transactions.scripted_producers import ScriptedProducer, on
 
 IMPATIENT_MS = 1000
 LONG_MS = 900_000  # the longest allowed timeout

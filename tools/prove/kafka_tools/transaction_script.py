@@ -9,8 +9,8 @@ from typing import Any
 from testkit.kafka_peer import tool
 
 from tools.prove.commands import run
-from tools.prove.kafka_tools import Act, Script, Step, step
-from tools.prove.transaction_story import Story, settled
+from tools.prove.kafka_tools.comparison import Act, Script, Step, step
+from tools.prove.kafka_tools.transaction_scenario import Story, settled
 
 SETTINGS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",

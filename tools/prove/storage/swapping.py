@@ -24,7 +24,7 @@ from testkit.kafka_peer import KafkaPeer
 
 from headrace.testing.processes import NodeProcess
 from tools.prove.registry import say
-from tools.prove.swapping_transactions import SETTINGS, Transactions
+from tools.prove.storage.swapping_transactions import SETTINGS, Transactions
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 RECORDS = 60  # per codec, topic and turn

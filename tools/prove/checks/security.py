@@ -21,9 +21,9 @@ from tools.prove.registry import NotRun, check, say
 )
 def secured_node() -> str:
     from headrace.client import Admin
-    from tools.prove import secured_node as acts
-    from tools.prove.api_samples import TOPIC
-    from tools.prove.secured_files import SecuredFiles, SecuredNode
+    from tools.prove.security import secured_node as acts
+    from tools.prove.security.api_samples import TOPIC
+    from tools.prove.security.secured_files import SecuredFiles, SecuredNode
     from tools.prove.spark.programs import missing
 
     for reason in (available(), missing()):

@@ -22,8 +22,8 @@ from confluent_kafka.admin import (
 from testkit.kafka_peer import KafkaPeer, tool
 
 from headrace.testing.processes import NodeProcess
-from tools.prove.dumping import dump_everything
 from tools.prove.registry import say
+from tools.prove.storage.dump_log import dump_everything
 
 WAIT_S = 60.0
 CLEAN_S_MAX = 300.0

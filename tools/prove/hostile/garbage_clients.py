@@ -1,4 +1,4 @@
-"""Clients that send garbage until SIGTERM: `python -m tools.prove.garbage_clients PORT COUNT`.
+"""Clients that send garbage until SIGTERM: `python -m tools.prove.hostile.garbage_clients PORT COUNT`.
 
 A client that is disconnected reconnects after a second with the next kind of garbage, as Kafka's clients reconnect.
 Prints `ready` when all of them have connected once, and at the end the counts as one line of JSON.

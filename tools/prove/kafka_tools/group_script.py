@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.prove.kafka_tools import Step, step
+from tools.prove.kafka_tools.comparison import Step, step
 
 # Member and host names, which differ between runs.
 WHO = (r"console-consumer-[0-9a-f-]{36}", r"[0-9a-f]{8}-[0-9a-f-]{27}", r"\bID\b", "/[0-9.]+")

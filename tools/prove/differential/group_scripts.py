@@ -19,7 +19,7 @@ from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.protocol.messages.offset_commit import OffsetCommitRequest
 from headrace.protocol.messages.offset_delete import OffsetDeleteRequest
 from headrace.protocol.messages.sync_group import SyncGroupRequest
-from tools.prove.differential.stories import GROUP_KEY, Playing, Side, Step, Story, code, find, is_there
+from tools.prove.differential.scripts import GROUP_KEY, Playing, Side, Step, Story, code, find, is_there
 
 TOPIC, PARTITIONS = "plain", 4
 SESSION_MS, REBALANCE_MS = 30_000, 60_000

@@ -12,7 +12,7 @@ from tools.prove.client_conformance.faults import back_pressure, delivery_timeou
 from tools.prove.client_conformance.groups import groups
 from tools.prove.client_conformance.partitions import partitioners
 from tools.prove.client_conformance.records import codecs, offsets_by_time
-from tools.prove.client_conformance.stage import Stage
+from tools.prove.client_conformance.server import Stage
 from tools.prove.client_conformance.transactions import transactions
 
 ACTS: dict[str, Callable[[Stage], str]] = {

@@ -14,7 +14,7 @@ from headrace.protocol.messages.produce import ProduceRequest
 from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from headrace.records.builder import build_batch
 from headrace.records.record import Record
-from tools.prove.differential.stories import GROUP_KEY, Playing, Side, Step, Story, find
+from tools.prove.differential.scripts import GROUP_KEY, Playing, Side, Step, Story, find
 
 TOPIC = "plain"
 BROKER_CONFIG = 4

@@ -23,7 +23,7 @@ from headrace.client.consumer.range_reader import read_once
 from headrace.client.wire.cluster import Cluster
 from headrace.client.wire.coordinator_lookup import GROUP, find_coordinator
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
-from tools.prove.scripted_producers import ScriptedProducer, on
+from tools.prove.transactions.scripted_producers import ScriptedProducer, on
 
 TOPIC = "transactions"
 PLACES = [TopicPartition(TOPIC, index) for index in range(2)]

@@ -109,7 +109,7 @@ def _median(rounds: list[Round]) -> Round:
 @contextmanager
 def _garbage(port: int, connections: int) -> Iterator[dict[str, int]]:
     """Run bad clients; their counts are filled in at the end."""
-    command = [sys.executable, "-m", "tools.prove.garbage_clients", str(port), str(connections)]
+    command = [sys.executable, "-m", "tools.prove.hostile.garbage_clients", str(port), str(connections)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     tally: dict[str, int] = {}
     try:

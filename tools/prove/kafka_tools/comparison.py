@@ -16,8 +16,8 @@ from pathlib import Path
 from testkit.kafka_peer import KafkaPeer, tool
 
 from headrace.testing.processes import LOOPBACK, NodeProcess, free_port
-from tools.prove.certificates import make_certificate
 from tools.prove.registry import say
+from tools.prove.security.certificates import make_certificate
 
 PASSWORD = "secret"
 DOORS = ("PLAINTEXT", "SSL", "SASL_SSL", "CONTROLLER")
@@ -71,80 +71,6 @@ def step(
 ) -> Step:
     name, *arguments = text.split()
     return Step(name, tuple(arguments), input, door, tuple(forget), keep, unordered, distinct, tidy)
-
-
-NUMBERS = (r"[0-9]+",)
-# APIs of features that are not implemented yet: tokens, quotas, share and streams groups, several voters.
-LATER = "DelegationToken|Share|Streams|RaftVoter|AlterClientQuotas"
-SCRIPT = (
-    step("topics --create --topic first --partitions 3 --replication-factor 1 --config retention.ms=1000000"),
-    step("topics --create --topic first --partitions 3"),
-    step("topics --create --topic wide --partitions 1 --replication-factor 2"),
-    step("topics --create --topic bad/name --partitions 1"),
-    step("topics --create --topic bad-config --config retention.ms=soon"),
-    step("topics --create --topic unknown-config --config no.such.option=1"),
-    step("topics --list"),
-    step("topics --describe"),
-    step("topics --describe --topic absent"),
-    step("topics --alter --topic first --partitions 5"),
-    step("topics --alter --topic first --partitions 2"),
-    step("topics --describe --topic first"),
-    step("console-producer --topic first --reader-property parse.key=true --reader-property key.separator=:", "a:1\nb:2\nc:3\nd:4\n"),
-    step("console-consumer --topic first --partition 4 --offset earliest --timeout-ms 4000 --formatter-property print.key=true",
-         keep="^(?!Processed)"),
-    step("get-offsets --topic first"),
-    step("get-offsets --topic first --time earliest"),
-    step("get-offsets --topic first --time max-timestamp"),
-    step("get-offsets --topic absent"),
-    step("configs --describe --entity-type topics --entity-name first"),
-    step("configs --alter --entity-type topics --entity-name first --add-config retention.ms=2000000,cleanup.policy=[compact,delete]"),
-    step("configs --alter --entity-type topics --entity-name first --add-config segment.bytes=1"),
-    step("configs --alter --entity-type topics --entity-name first --delete-config retention.ms"),
-    step("configs --alter --entity-type topics --entity-name absent --add-config retention.ms=1"),
-    step("configs --describe --entity-type topics --entity-name first"),
-    step("configs --describe --entity-type topics --entity-name first --all",
-         keep="retention|cleanup|compression|message|segment|flush|index|min|unclean"),
-    step("configs --alter --entity-type brokers --entity-name 1 --add-config log.retention.ms=700000000"),
-    step("configs --alter --entity-type brokers --entity-name 1 --add-config log.dirs=/elsewhere"),
-    step("configs --alter --entity-type brokers --entity-default --add-config message.max.bytes=900000"),
-    step("configs --describe --entity-type brokers --entity-name 1"),
-    step("configs --describe --entity-type brokers --entity-default"),
-    step("configs --describe --entity-type topics --entity-name first --all", keep="retention.ms|max.message.bytes"),
-    step("delete-records --offset-json-file {deletion}"),
-    step("get-offsets --topic first --time earliest"),
-    step("log-dirs --describe --topic-list first --broker-list 1"),
-    step("metadata-quorum describe --status", forget=NUMBERS, keep="LeaderId|Voters|Observers|Lag:"),
-    step("metadata-quorum describe --replication", forget=NUMBERS),
-    step("features describe", forget=("Epoch: [0-9]+",), keep="metadata.version|eligible"),
-    step("cluster cluster-id"),
-    step("broker-api-versions", keep=f"^(?!.*({LATER}))"),
-    step("transactions describe-producers --topic first --partition 0", forget=NUMBERS),
-    step("leader-election --election-type PREFERRED --topic first --partition 0"),
-    step("reassign-partitions --list"),
-    step("acls --add --allow-principal User:alice --operation Read --operation Describe --topic first"),
-    step("acls --add --deny-principal User:mallory --operation All --topic fir --resource-pattern-type prefixed --deny-host 10.0.0.1"),
-    step("acls --list", unordered=True),
-    step("acls --list --topic first --resource-pattern-type match", unordered=True),
-    step("acls --remove --force --allow-principal User:alice --operation Read --topic first"),
-    step("acls --list --topic first"),
-    step("configs --alter --entity-type users --entity-name carol --add-config SCRAM-SHA-256=[iterations=4096,password=secret]"),
-    step("configs --describe --entity-type users --entity-name carol"),
-    step("client-metrics --alter --name watched --metrics org.apache.kafka.producer.,org.apache.kafka.consumer. --interval 1000"),
-    step("client-metrics --alter --name watched --match client_software_name=apache-.*,client_id=[a-z]+"),
-    step("client-metrics --alter --name wrong --match client_id=["),
-    step("client-metrics --list"),
-    step("client-metrics --describe --name watched"),
-    step("client-metrics --describe --name absent"),
-    step("client-metrics --delete --name watched"),
-    step("topics --create --topic over-tls --partitions 1", door="SSL"),
-    step("console-producer --topic over-tls", "one\ntwo\n", door="SSL"),
-    step("console-consumer --topic over-tls --partition 0 --offset earliest --max-messages 2 --timeout-ms 8000", door="SSL"),
-    step("console-producer --topic over-tls", "three\n", door="SASL_SSL"),
-    step("console-consumer --topic over-tls --partition 0 --offset earliest --max-messages 3 --timeout-ms 8000", door="SASL_SSL"),
-    step("topics --delete --topic over-tls", door="SASL_SSL"),
-    step("topics --delete --topic absent"),
-    step("topics --list"),
-)  # fmt: skip
 
 
 def _free_ports(count: int) -> list[int]:

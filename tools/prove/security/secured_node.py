@@ -22,8 +22,8 @@ from headrace.client.wire.connection import Connection, Disconnected, NoResponse
 from headrace.client.wire.options import CLIENT_OPTIONS
 from headrace.client.wire.security import ClientSecurity, make_security
 from headrace.protocol.apis import ApiKey
-from tools.prove.api_samples import OPEN, SAMPLES, TOPIC, check_refusal, of
-from tools.prove.secured_files import SecuredFiles
+from tools.prove.security.api_samples import OPEN, SAMPLES, TOPIC, check_refusal, of
+from tools.prove.security.secured_files import SecuredFiles
 from tools.prove.spark.programs import Program
 
 GROUP, TRANSACTION, TARGET = "billing", "billing", "bills"

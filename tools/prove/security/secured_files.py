@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from headrace.testing.processes import NodeProcess, free_port
-from tools.prove.certificates import make_certificate
 from tools.prove.registry import ROOT
+from tools.prove.security.certificates import make_certificate
 
 PAGE = ROOT / "docs/security.md"
 COMMAND_S_MAX = 120.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from tools.prove.swapping_transactions import Transaction, Transactions
-from tools.prove.transaction_steps import in_order
+from tools.prove.kafka_tools.transaction_script import in_order
+from tools.prove.storage.swapping_transactions import Transaction, Transactions
 
 
 def record(*topics: tuple[str, list[int]]) -> str:
