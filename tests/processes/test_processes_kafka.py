@@ -37,5 +37,5 @@ def test_kafkas_dump_log_accepts_all_files() -> None:
         CLIENTS[0].write(node.bootstrap, "dumped", CLIENTS[0].samples(), WriteOptions("lz4"))
         node.stop()
         dump = dump_everything(node.data_dir)
-    assert not dump.trouble
+    assert not dump.problems
     assert dump.batches > 3 and len(dump.epochs) > 1

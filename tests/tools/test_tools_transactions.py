@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tools.prove.kafka_tools.transaction_script import in_order
+from tools.prove.kafka_tools.transaction_script import sort_partitions
 from tools.prove.storage.swapping_transactions import Transaction, Transactions
 
 
@@ -15,8 +15,8 @@ def record(*topics: tuple[str, list[int]]) -> str:
 
 
 def test_partition_order_in_a_record_is_ignored() -> None:
-    assert in_order(record(("b", [2, 0]), ("a", [1]))) == record(("a", [1]), ("b", [0, 2]))
-    assert in_order(record(("b", [2, 0]))) != in_order(record(("b", [2, 1])))
+    assert sort_partitions(record(("b", [2, 0]), ("a", [1]))) == record(("a", [1]), ("b", [0, 2]))
+    assert sort_partitions(record(("b", [2, 0]))) != sort_partitions(record(("b", [2, 1])))
 
 
 def test_records_without_partitions_are_unchanged() -> None:
@@ -24,12 +24,12 @@ def test_records_without_partitions_are_unchanged() -> None:
         '{"key":{"type":0,"data":{"transactionalId":"a"}},"value":{"version":1,"data":{"transactionPartitions":null}}}'
     )
     tombstone = '{"key":{"type":0,"data":{"transactionalId":"a"}},"value":null}'
-    assert (in_order(empty), in_order(tombstone)) == (empty, tombstone)
+    assert (sort_partitions(empty), sort_partitions(tombstone)) == (empty, tombstone)
 
 
 def test_partition_order_in_a_table_row_is_ignored() -> None:
-    assert in_order("1 id 6 0 Ongoing b-2,a-0,a-1") == "1 id 6 0 Ongoing a-0,a-1,b-2"
-    assert in_order("alone") == " alone"
+    assert sort_partitions("1 id 6 0 Ongoing b-2,a-0,a-1") == "1 id 6 0 Ongoing a-0,a-1,b-2"
+    assert sort_partitions("alone") == " alone"
 
 
 def test_a_reader_sees_committed_records_before_the_first_open_transaction() -> None:

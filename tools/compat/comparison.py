@@ -9,35 +9,36 @@ from testkit.kafka_peer import KafkaPeer, available
 
 from headrace.testing.processes import NodeProcess
 from tools.compat import kafka_python, librdkafka
-from tools.compat.suite import NotHere, Suite, Verdict
+from tools.compat.suite import Suite, SuiteUnavailable, Verdict
 from tools.prove.registry import WORK
 
 SUITES: dict[str, Suite] = {suite.name: suite for suite in (kafka_python.SUITE, librdkafka.SUITE)}
 
 
 def compare(suite: Suite) -> Verdict:
+    """Run the suite on both servers, store the outcomes and return the verdict."""
     reason = available()
     if reason is not None:
-        raise NotHere(reason)
+        raise SuiteUnavailable(reason)
     suite.prepare()
     with KafkaPeer(suite.settings) as kafka:
         expected = suite.run(kafka.bootstrap, "Kafka")
     with NodeProcess(suite.settings) as node:
-        got = suite.run(node.bootstrap, "Headrace")
-        assert node.is_running, f"the node did not survive {suite.name}; its log: {node.log_text()[-2000:]}"
-    verdict = Verdict(suite, expected, got)
-    _kept(suite).write_text(json.dumps({"kafka": expected, "headrace": got}))
+        actual = suite.run(node.bootstrap, "Headrace")
+        assert node.is_running, f"the node exited during {suite.name}; its log ends with: {node.log_text()[-2000:]}"
+    verdict = Verdict(suite, expected, actual)
+    _stored(suite).write_text(json.dumps({"kafka": expected, "headrace": actual}))
     return verdict
 
 
 def last(suite: Suite) -> Verdict:
-    """Return the last comparison made in this checkout. Raise NotHere if there is none."""
+    """Return the last comparison made in this checkout. Raise SuiteUnavailable if there is none."""
     try:
-        kept = json.loads(_kept(suite).read_text())
+        stored = json.loads(_stored(suite).read_text())
     except FileNotFoundError:
-        raise NotHere(f"{suite.name} was not run here yet") from None
-    return Verdict(suite, kept["kafka"], kept["headrace"])
+        raise SuiteUnavailable(f"{suite.name} has not been run in this checkout") from None
+    return Verdict(suite, stored["kafka"], stored["headrace"])
 
 
-def _kept(suite: Suite) -> Path:
+def _stored(suite: Suite) -> Path:
     return WORK / "compat" / f"{suite.name}.json"

@@ -1,4 +1,4 @@
-"""One module per subject; importing this package fills the registry."""
+"""The named checks, one module per subject; importing this package fills the registry."""
 
 from __future__ import annotations
 

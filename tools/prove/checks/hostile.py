@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 
-from tools.prove.registry import WORK, check
+from tools.prove.registry import WORK, check, rounds_or
 
 BOMBS = 100
 ABORTED_CONNECTIONS = 5_000
@@ -53,9 +52,9 @@ def log_lines() -> str:
     "connections.max.idle.ms",
 )
 def garbage_connections() -> str:
-    from tools.prove.hostile.garbage import ROUNDS, Scale, judge, pester, trickle
+    from tools.prove.hostile.garbage import ROUNDS, Scale, judge, measure_slow_clients, measure_throughput
 
-    scale = Scale(rounds=int(os.environ.get("HEADRACE_ROUNDS", ROUNDS)))
+    scale = Scale(rounds=rounds_or(ROUNDS))
     WORK.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="garbage-", dir=WORK) as directory:
-        return judge(pester(Path(directory), scale), trickle(Path(directory)))
+        return judge(measure_throughput(Path(directory), scale), measure_slow_clients(Path(directory)))

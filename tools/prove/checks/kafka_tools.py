@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from testkit.kafka_peer import available
 
-from tools.prove.registry import NotRun, check
+from tools.prove.registry import check, require
 
 
 @check(
@@ -36,9 +36,7 @@ def transaction_tools_agree() -> str:
 
 
 def _compare(script: str) -> str:
-    reason = available()
-    if reason is not None:
-        raise NotRun(reason)
+    require(available())
     from tools.prove.kafka_tools import comparison, general_script, group_script, transaction_script
 
     make: dict[str, Callable[[], comparison.Script]] = {
@@ -47,7 +45,6 @@ def _compare(script: str) -> str:
         "transactions": transaction_script.script,
     }
     settings = transaction_script.SETTINGS if script == "transactions" else {}
-    found: list[str] = []
-    calls = comparison.both(make[script], found.append, settings)
+    calls, found = comparison.compare_servers(make[script], settings)
     assert not found, f"{len(found)} of {calls} calls differ:\n" + "\n".join(found)
     return f"{calls} calls, no difference"

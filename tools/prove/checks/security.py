@@ -10,7 +10,7 @@ from pathlib import Path
 
 from testkit.kafka_peer import available
 
-from tools.prove.registry import NotRun, check, say
+from tools.prove.registry import check, print_progress, require
 
 
 @check(
@@ -21,43 +21,43 @@ from tools.prove.registry import NotRun, check, say
 )
 def secured_node() -> str:
     from headrace.client import Admin
-    from tools.prove.security import secured_node as acts
+    from tools.prove.security import secured_node as node_checks
     from tools.prove.security.api_samples import TOPIC
     from tools.prove.security.secured_files import SecuredFiles, SecuredNode
     from tools.prove.spark.programs import missing
 
-    for reason in (available(), missing()):
-        if reason is not None:
-            raise NotRun(reason)
+    require(available(), missing())
     with tempfile.TemporaryDirectory(prefix="secured-node-") as folder:
         directory = Path(folder)
         files = SecuredFiles(directory)
-        acts.properties_of_stranger(files)
+        node_checks.write_refused_client(files)
         files.run("format")
         with SecuredNode(files) as node:
             files.run("users")
             files.run("spark")
-            add_user(files.file("admin.properties"), acts.NOT_PERMITTED)
+            add_user(files.file("admin.properties"), node_checks.NOT_PERMITTED)
             permitted = files.properties("alice.properties")
-            refused = files.properties(f"{acts.NOT_PERMITTED}.properties")
-            say("without a login")
-            unauthenticated = asyncio.run(acts.refuse_without_login(files))
-            say("our own client")
-            read = acts.own_client(permitted)
-            refusals = acts.own_client_refused(refused)
-            say("every API for a user without rights")
+            refused = files.properties(f"{node_checks.NOT_PERMITTED}.properties")
+            print_progress("without a login")
+            unauthenticated = asyncio.run(node_checks.check_refused_without_login(files))
+            print_progress("Headrace's client")
+            read = node_checks.use_client(permitted)
+            refusals = node_checks.check_client_refused(refused)
+            print_progress("every API, by a user without permissions")
             with Admin(files.properties("admin.properties")) as admin:
                 topic = admin.describe_topics([TOPIC])[TOPIC]
-            requests, apis = asyncio.run(acts.refuse_every_api(files, topic.id))
-            say("Kafka's tools")
-            calls = acts.kafkas_tools(files, permitted=True) + acts.kafkas_tools(files, permitted=False)
-            say("Spark")
-            rows = acts.spark_jobs(files, directory / "spark.log")
+            requests, apis = asyncio.run(node_checks.check_every_api_refused(files, topic.id))
+            print_progress("Kafka's tools")
+            calls = node_checks.use_kafka_tools(files, permitted=True) + node_checks.use_kafka_tools(
+                files, permitted=False
+            )
+            print_progress("Spark")
+            rows = node_checks.run_spark_jobs(files, directory / "spark.log")
             wrong = [line for line in node.log_text().splitlines() if "Traceback" in line or " ERROR " in line]
-            assert not wrong, f"the node complains: {wrong[:3]}"
+            assert not wrong, f"the node logged errors: {wrong[:3]}"
     return (
         f"{read} records in transactions by groups of 2 protocols, {calls} calls of Kafka's tools, {rows} rows by Spark;"
-        f" {refusals} refusals of our client, {requests} requests of {apis} APIs refused, {unauthenticated} without a login"
+        f" {refusals} refusals of the client, {requests} requests of {apis} APIs refused, {unauthenticated} without a login"
     )
 
 

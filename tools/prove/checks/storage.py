@@ -1,8 +1,7 @@
-"""Data directories survive kill -9, compaction and retention, and are what Kafka writes."""
+"""Data directories: kill -9, compaction, retention, dump-log, and Headrace and Kafka taking turns."""
 
 from __future__ import annotations
 
-import os
 import random
 import tempfile
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from testkit import kafka_peer as peers
 from headrace.testing.processes import NodeProcess
 from tools.prove.clients import CLIENTS, CODECS, WriteOptions
 from tools.prove.clients.samples import FIRST_MS, Sample
-from tools.prove.registry import NotRun, check, say
+from tools.prove.registry import check, print_progress, random_seed, require, rounds_or
 from tools.prove.storage.dump_log import dump_everything
 from tools.prove.storage.kill_nine import rounds_of_killing
 
@@ -24,13 +23,7 @@ COMPARED_RECORDS, COMPARED_KEYS = 20_000, 1_500
 SWAP_TURNS = 5
 DUMP_SETTINGS = {"num.partitions": "2", "log.segment.bytes": "1048576", "log.index.interval.bytes": "4096"}
 BULK_RECORDS, BULK_BYTES = 700, 4000
-LIVES = 4  # number of times the node is killed or stopped, in turn
-
-
-def _require_kafka() -> None:
-    reason = peers.available()
-    if reason is not None:
-        raise NotRun(reason)
+RESTARTS = 4  # after a kill and after a clean stop in turn
 
 
 @check(
@@ -39,9 +32,7 @@ def _require_kafka() -> None:
     "producer id is assigned twice",
 )
 def kill_nine() -> str:
-    rounds = int(os.environ.get("HEADRACE_ROUNDS", KILL_ROUNDS))
-    seed = int(os.environ.get("HEADRACE_SEED", random.SystemRandom().randrange(1 << 32)))
-    return rounds_of_killing(rounds, seed, say)
+    return rounds_of_killing(rounds_or(KILL_ROUNDS), random_seed(), print_progress)
 
 
 @check(
@@ -51,13 +42,14 @@ def kill_nine() -> str:
     "it compacts the same topic",
 )
 def compaction() -> str:
-    _require_kafka()
-    from tools.prove.storage.compaction import prove, same_records_as_kafka
+    require(peers.available())
+    from tools.prove.storage.compaction import check_compaction, same_records_as_kafka
 
     seed = random.randrange(10**6)
     with tempfile.TemporaryDirectory(prefix="headrace-compaction-") as directory:
         same = same_records_as_kafka(Path(directory) / "same", COMPARED_RECORDS, COMPARED_KEYS, seed)
-        return f"{prove(Path(directory) / 'keyed', COMPACTED_RECORDS, COMPACTED_KEYS, COMPACTION_KILLS, seed)}; {same}"
+        keyed = Path(directory) / "keyed"
+        return f"{check_compaction(keyed, COMPACTED_RECORDS, COMPACTED_KEYS, COMPACTION_KILLS, seed)}; {same}"
 
 
 @check(
@@ -66,11 +58,11 @@ def compaction() -> str:
     "observed with Kafka's tools",
 )
 def retention_and_reload() -> str:
-    _require_kafka()
-    from tools.prove.storage.retention import watch
+    require(peers.available())
+    from tools.prove.storage.retention import check_retention
 
     with tempfile.TemporaryDirectory(prefix="headrace-retention-") as directory:
-        return watch(Path(directory))
+        return check_retention(Path(directory))
 
 
 @check(
@@ -79,7 +71,7 @@ def retention_and_reload() -> str:
     "on: every record, config and offset is present, and each ends the transactions that the other left open",
 )
 def swap_the_binary() -> str:
-    _require_kafka()
+    require(peers.available())
     from tools.prove.storage.swapping import swap
 
     return swap(SWAP_TURNS, random.randrange(10**6))
@@ -91,35 +83,37 @@ def swap_the_binary() -> str:
     "and finds no error",
 )
 def dump_log_finds_nothing_wrong() -> str:
-    _require_kafka()
+    require(peers.available())
     with NodeProcess(DUMP_SETTINGS) as node:
-        for life in range(LIVES):
-            _write(node.bootstrap, life)
-            if life % 2:
+        for start in range(RESTARTS):
+            _write(node.bootstrap, start)
+            if start % 2:
                 assert node.terminate() == 0, node.log_text()[-2000:]
             else:
                 node.kill()
             node.start()
-        _write(node.bootstrap, LIVES)
+        _write(node.bootstrap, RESTARTS)
         assert node.terminate() == 0, node.log_text()[-2000:]
         dump = dump_everything(node.data_dir)
-    assert not dump.trouble, f"dump-log found {len(dump.trouble)} things: " + "; ".join(dump.trouble[:10])
-    assert len(dump.epochs) > 1 and dump.producers > 0, "too little was written to be worth a look"
-    return f"{dump.files} files, {dump.batches} batches, {dump.records} records, {dump.producers} producer entries, 0 complaints"
+    assert not dump.problems, f"dump-log reports {len(dump.problems)} problems: " + "; ".join(dump.problems[:10])
+    assert len(dump.epochs) > 1 and dump.producers > 0, "too little was written for the check to mean anything"
+    return f"{dump.files} files, {dump.batches} batches, {dump.records} records, {dump.producers} producer entries, 0 problems"
 
 
-def _write(bootstrap: str, life: int) -> None:
-    """Write with all available clients in all codecs, enough for several segments in each life."""
-    random = Random(life)
+def _write(bootstrap: str, start: int) -> None:
+    """Write with all available clients in all codecs, enough for several segments after each start of the node."""
+    random = Random(start)
     for codec in CODECS:
         for client in CLIENTS:
-            # Java takes seconds to start: once per life is enough.
-            if client.missing(codec) is None and (client.name != "java" or codec == CODECS[life % len(CODECS)]):
+            # Java takes seconds to start: once per start of the node is enough.
+            if client.missing(codec) is None and (client.name != "java" or codec == CODECS[start % len(CODECS)]):
                 client.write(bootstrap, f"mixed-{codec}", client.samples(), WriteOptions(codec))
         # librdkafka makes large batches, aiokafka small ones: segments of one batch, and indexes with many entries.
         for client in CLIENTS[:2]:
-            client.write(bootstrap, f"bulk-{client.name}", _bulk(random), WriteOptions(codec, idempotent=life % 2 == 0))
-    say(f"life {life + 1}: written")
+            client.write(
+                bootstrap, f"bulk-{client.name}", _bulk(random), WriteOptions(codec, idempotent=start % 2 == 0)
+            )
+    print_progress(f"start {start + 1}: records written")
 
 
 def _bulk(random: Random) -> Sequence[Sample]:

@@ -1,16 +1,14 @@
-"""Transactions of real clients under kills and pauses."""
+"""Transactions of real clients: under kills and pauses, and one right after another."""
 
 from __future__ import annotations
 
-import os
-import random
 import tempfile
 from pathlib import Path
 
 from testkit.kafka_peer import KafkaPeer
 
 from headrace.testing.processes import NodeProcess
-from tools.prove.registry import NotRun, check, say
+from tools.prove.registry import check, print_progress, random_seed, require, rounds_or
 from tools.prove.transactions.copying import COPIERS, SETTINGS, Copying, compile_java, java_missing
 from tools.prove.transactions.kills import rounds_of_kills
 from tools.prove.transactions.racing import CLIENTS, race
@@ -21,30 +19,23 @@ ROUNDS = 200
 RACE_PRODUCERS, RACE_ROUNDS = 5, 200
 
 
-def _seed() -> int:
-    return int(os.environ.get("HEADRACE_SEED", random.SystemRandom().randrange(1 << 32)))
-
-
 @check(
     "exactly-once",
     "Programs of three clients that copy a topic are each killed 50 times, with aborts, zombies and kills of the "
     "node in between; under read_committed the copy has every record of the source once, in order",
 )
 def exactly_once() -> str:
-    reason = java_missing()
-    if reason is not None:
-        raise NotRun(reason)
-    kills = int(os.environ.get("HEADRACE_ROUNDS", COPIER_KILLS))
-    seed = _seed()
+    require(java_missing())
+    kills, seed = rounds_or(COPIER_KILLS), random_seed()
     figures = []
     with NodeProcess(SETTINGS) as node, tempfile.TemporaryDirectory(prefix="copier-") as classes:
         compile_java(Path(classes))
         for client in COPIERS:
-            figures.append(Copying(node, client, seed, Path(classes)).play(kills, say))
-            say(figures[-1])
+            figures.append(Copying(node, client, seed, Path(classes)).run(kills, print_progress))
+            print_progress(figures[-1])
         assert node.terminate() == 0, node.log_text()[-2000:]
         wrong = [line for line in node.log_text().splitlines() if "Traceback" in line or " ERROR " in line]
-    assert not wrong, f"seed {seed}: the node complains: {wrong[:3]}"
+    assert not wrong, f"seed {seed}: the node logged errors: {wrong[:3]}"
     return f"{'; '.join(figures)} (seed {seed})"
 
 
@@ -54,7 +45,7 @@ def exactly_once() -> str:
     "aborted record is read, no transaction is torn, lost or duplicated, and none stays open",
 )
 def transactions_under_kills() -> str:
-    return rounds_of_kills(int(os.environ.get("HEADRACE_ROUNDS", ROUNDS)), _seed(), say)
+    return rounds_of_kills(rounds_or(ROUNDS), random_seed(), print_progress)
 
 
 @check(
@@ -64,10 +55,8 @@ def transactions_under_kills() -> str:
     "Apache Kafka",
 )
 def end_transaction_race() -> str:
-    reason = java_missing()
-    if reason is not None:
-        raise NotRun(reason)
-    rounds = int(os.environ.get("HEADRACE_ROUNDS", RACE_ROUNDS))
+    require(java_missing())
+    rounds = rounds_or(RACE_ROUNDS)
     figures = []
     with tempfile.TemporaryDirectory(prefix="racer-") as classes:
         compile_java(Path(classes), RACER_JAVA)
@@ -75,5 +64,5 @@ def end_transaction_race() -> str:
             with node:
                 for client in CLIENTS:
                     figures.append(f"{name}: {race(node.bootstrap, client, Path(classes), RACE_PRODUCERS, rounds)}")
-                    say(figures[-1])
+                    print_progress(figures[-1])
     return "; ".join(figures)

@@ -1,4 +1,4 @@
-"""Test environment of the suite: a single-node cluster, and librdkafka to inspect what our client did."""
+"""The server under test: a single-node cluster, inspected with librdkafka and with Headrace's own client."""
 
 from __future__ import annotations
 
@@ -21,44 +21,47 @@ from headrace.testing.processes import NodeProcess
 WAIT_S_MAX = 60.0
 
 
-class Stage:
-    def __init__(self, name: str, server: NodeProcess | KafkaPeer) -> None:
+class ServerUnderTest:
+    """A running server with functions to create topics and to read them completely."""
+
+    def __init__(self, name: str, process: NodeProcess | KafkaPeer) -> None:
         self.name = name
-        self.server = server
+        self.process = process
 
     @property
     def bootstrap(self) -> str:
-        return self.server.bootstrap
+        return self.process.bootstrap
 
     def options(self, **named: object) -> dict[str, object]:
         """Return client options; keyword names have underscores instead of Kafka's dots."""
         return {"bootstrap.servers": self.bootstrap, **{name.replace("_", "."): one for name, one in named.items()}}
 
     def topic(self, partitions: int = 1) -> str:
+        """Create a topic, wait until it has leaders and return its name."""
         name = unique("t")
         deadline = time.monotonic() + WAIT_S_MAX
         with Admin(self.options()) as admin:
             admin.create_topics([NewTopic(name, partitions)])
-            while True:  # until brokers know it, too
+            while True:  # until the brokers know it too
                 with suppress(KafkaError):
                     if all(one.leader >= 0 for one in admin.describe_topics([name])[name].partitions):
                         return name
-                assert time.monotonic() < deadline, f"{self.name}: {name} does not appear"
+                assert time.monotonic() < deadline, f"{self.name}: {name} has no leaders after {WAIT_S_MAX:.0f} s"
                 time.sleep(0.05)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Suspend the server: connections stay open, but nothing responds."""
-        os.kill(self.server.pid, signal.SIGSTOP)
+        os.kill(self.process.pid, signal.SIGSTOP)
         try:
             yield
         finally:
-            os.kill(self.server.pid, signal.SIGCONT)
+            os.kill(self.process.pid, signal.SIGCONT)
 
     # --- reading everything
 
     def read(self, topic: str, partitions: int = 1, isolation: str = "read_committed") -> list[list[ConsumerRecord]]:
-        """Read whole partitions with our consumer."""
+        """Read whole partitions with Headrace's consumer."""
         places = [TopicPartition(topic, index) for index in range(partitions)]
         found: list[list[ConsumerRecord]] = [[] for _ in places]
         deadline = time.monotonic() + WAIT_S_MAX
@@ -77,7 +80,7 @@ class Stage:
         consumer = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": self.bootstrap,
-                "group.id": "nobody",
+                "group.id": "unused",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 "isolation.level": isolation,
@@ -102,4 +105,5 @@ class Stage:
 
 
 def unique(prefix: str) -> str:
+    """Return a name that is used only once."""
     return f"{prefix}-{uuid.uuid4().hex[:12]}"

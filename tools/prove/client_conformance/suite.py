@@ -1,4 +1,4 @@
-"""The acts of the suite, and the two servers that each runs against."""
+"""The scenarios of the suite, and the two servers that each runs against."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tools.prove.client_conformance.faults import back_pressure, delivery_timeou
 from tools.prove.client_conformance.groups import groups
 from tools.prove.client_conformance.partitions import partitioners
 from tools.prove.client_conformance.records import codecs, offsets_by_time
-from tools.prove.client_conformance.server import Stage
+from tools.prove.client_conformance.server import ServerUnderTest
 from tools.prove.client_conformance.transactions import transactions
 
-ACTS: dict[str, Callable[[Stage], str]] = {
+SCENARIOS: dict[str, Callable[[ServerUnderTest], str]] = {
     "codecs": codecs,
     "partitioners": partitioners,
     "offsets-by-time": offsets_by_time,
@@ -41,16 +41,18 @@ SERVERS: dict[str, Callable[[], NodeProcess | KafkaPeer]] = {
 }
 
 
-def play(say: Callable[[str], None], acts: list[str] | None = None, servers: list[str] | None = None) -> dict[str, str]:
-    """Return each act's result by server and act. Raise AssertionError naming the first that fails."""
+def run_suite(
+    print_progress: Callable[[str], None], scenarios: list[str] | None = None, servers: list[str] | None = None
+) -> dict[str, str]:
+    """Return each result by server and scenario. Raise AssertionError naming the first scenario that fails."""
     figures: dict[str, str] = {}
     for name in servers or list(SERVERS):
-        with SERVERS[name]() as server:
-            for act in acts or list(ACTS):
-                begun = time.monotonic()
+        with SERVERS[name]() as process:
+            for scenario in scenarios or list(SCENARIOS):
+                started = time.monotonic()
                 try:
-                    figures[f"{name}: {act}"] = figure = ACTS[act](Stage(name, server))
+                    figures[f"{name}: {scenario}"] = figure = SCENARIOS[scenario](ServerUnderTest(name, process))
                 except Exception as error:
-                    raise AssertionError(f"{name}: {act}: {type(error).__name__}: {error}") from error
-                say(f"{name}: {act}: {figure} ({time.monotonic() - begun:.0f} s)")
+                    raise AssertionError(f"{name}: {scenario}: {type(error).__name__}: {error}") from error
+                print_progress(f"{name}: {scenario}: {figure} ({time.monotonic() - started:.0f} s)")
     return figures

@@ -14,7 +14,7 @@ from headrace.protocol.messages.produce import ProduceRequest
 from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from headrace.records.builder import build_batch
 from headrace.records.record import Record
-from tools.prove.differential.scripts import GROUP_KEY, Playing, Side, Step, Story, find
+from tools.prove.differential.scripts import GROUP_KEY, Script, ScriptRun, Step, Steps, find
 
 TOPIC = "plain"
 BROKER_CONFIG = 4
@@ -46,28 +46,33 @@ def produce_to(topic: str) -> Step:
     return Step(f"produce to {topic}", request, 9)
 
 
-def nodes_of_the_wrong_kind(side: Side) -> Playing:
+def nodes_of_the_wrong_type(run: ScriptRun) -> Steps:
     for version in (1, 2):
         for kind in (2, 99):
             yield Step(f"nodes of type {kind}", DescribeClusterRequest(endpoint_type=kind), version)
 
 
-def cordoned_directories(side: Side) -> Playing:
+def cordoned_directories(run: ScriptRun) -> Steps:
     found: Any = yield Step("directories", DescribeLogDirsRequest(topics=[]), 4)
-    path = side.call(found.results[0].log_dir, "the directory")
+    path = run.name_id(found.results[0].log_dir, "the directory")
     yield move_to("/nowhere", "an unknown directory")
     yield alter_broker(SET, "cordoned.log.dirs", path)
-    yield Step("until it is", DescribeLogDirsRequest(topics=[]), 5, lambda answer: answer.results[0].is_cordoned)
+    yield Step(
+        "until the directory is cordoned",
+        DescribeLogDirsRequest(topics=[]),
+        5,
+        lambda response: response.results[0].is_cordoned,
+    )
     yield move_to(path, "a cordoned directory")
     yield alter_broker(DELETE, "cordoned.log.dirs", None)
 
 
-def memory_of_the_cleaner(side: Side) -> Playing:
+def memory_of_the_cleaner(run: ScriptRun) -> Steps:
     yield alter_broker(SET, "log.cleaner.threads", "1000", broker="")
     yield alter_broker(SET, "log.cleaner.dedupe.buffer.size", "1048576", broker="")
 
 
-def internal_topics(side: Side) -> Playing:
+def internal_topics(run: ScriptRun) -> Steps:
     yield find(["a group"], GROUP_KEY)
     yield produce_to(GROUPS_TOPIC)
     partition = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=0)
@@ -75,15 +80,15 @@ def internal_topics(side: Side) -> Playing:
     yield Step("delete records", DeleteRecordsRequest(topics=[topic], timeout_ms=5000), 2)
 
 
-def versions_in_the_middle_of_a_login(side: Side) -> Playing:
+def versions_in_the_middle_of_a_login(run: ScriptRun) -> Steps:
     yield Step("handshake", SaslHandshakeRequest(mechanism="PLAIN"), 1)
     yield Step("versions again", ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3)
 
 
-ADMIN_STORIES: tuple[Story, ...] = (
-    nodes_of_the_wrong_kind,
+ADMIN_SCRIPTS: tuple[Script, ...] = (
+    nodes_of_the_wrong_type,
     cordoned_directories,
     memory_of_the_cleaner,
     internal_topics,
 )
-SASL_STORIES: tuple[Story, ...] = (versions_in_the_middle_of_a_login,)
+SASL_SCRIPTS: tuple[Script, ...] = (versions_in_the_middle_of_a_login,)

@@ -19,7 +19,7 @@ from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.protocol.messages.offset_commit import OffsetCommitRequest
 from headrace.protocol.messages.offset_delete import OffsetDeleteRequest
 from headrace.protocol.messages.sync_group import SyncGroupRequest
-from tools.prove.differential.scripts import GROUP_KEY, Playing, Side, Step, Story, code, find, is_there
+from tools.prove.differential.scripts import GROUP_KEY, Script, ScriptRun, Step, Steps, code, find, is_available
 
 TOPIC, PARTITIONS = "plain", 4
 SESSION_MS, REBALANCE_MS = 30_000, 60_000
@@ -39,7 +39,7 @@ def join(group: str, member: str = "", version: int = 9, name: str = "", **more:
     fields = {"session_timeout_ms": SESSION_MS, "rebalance_timeout_ms": REBALANCE_MS, "protocol_type": "consumer"}
     protocols = [JoinGroupRequest.JoinGroupRequestProtocol(one, subscription(TOPIC)) for one in offered]
     message = JoinGroupRequest(group_id=group, member_id=member, protocols=protocols, **{**fields, **more})
-    return Step(f"{name or 'join'} v{version}", message, version, is_there(code))
+    return Step(f"{name or 'join'} v{version}", message, version, is_available(code))
 
 
 def sync(group: str, member: str, generation: int, *assigned: str, **more: Any) -> Step:
@@ -48,16 +48,16 @@ def sync(group: str, member: str, generation: int, *assigned: str, **more: Any) 
     message = SyncGroupRequest(
         group_id=group, member_id=member, generation_id=generation, assignments=pieces, **{**fields, **more}
     )
-    return Step("sync", message, 5, is_there(code))
+    return Step("sync", message, 5, is_available(code))
 
 
 def beat(group: str, member: str, generation: int, instance: str | None = None) -> Step:
     message = HeartbeatRequest(group_id=group, member_id=member, generation_id=generation, group_instance_id=instance)
-    return Step("heartbeat", message, 4, is_there(code))
+    return Step("heartbeat", message, 4, is_available(code))
 
 
 def leave(group: str, *members: Identity, version: int = 5) -> Step:
-    return Step("leave", LeaveGroupRequest(group_id=group, members=list(members)), version, is_there(code))
+    return Step("leave", LeaveGroupRequest(group_id=group, members=list(members)), version, is_available(code))
 
 
 def consume(group: str, member: str, epoch: int = 0, instance: str | None = None, **more: Any) -> Step:
@@ -68,7 +68,7 @@ def consume(group: str, member: str, epoch: int = 0, instance: str | None = None
         message.topic_partitions = []
     for name, value in more.items():
         setattr(message, name, value)
-    return Step(f"consume at {epoch}", message, 1, is_there(code))
+    return Step(f"consume at {epoch}", message, 1, is_available(code))
 
 
 def describe(*groups: str, version: int = 6) -> Step:
@@ -85,7 +85,7 @@ def commit(group: str, offset: int, member: str = "", generation: int = -1) -> S
     message = OffsetCommitRequest(
         group_id=group, generation_id_or_member_epoch=generation, member_id=member, topics=topics
     )
-    return Step("commit", message, 9, is_there(lambda answer: int(answer.topics[0].partitions[0].error_code)))
+    return Step("commit", message, 9, is_available(lambda response: int(response.topics[0].partitions[0].error_code)))
 
 
 def delete_offsets(group: str, *topics: str, partitions: tuple[int, ...] = (0,)) -> Step:
@@ -95,7 +95,7 @@ def delete_offsets(group: str, *topics: str, partitions: tuple[int, ...] = (0,))
         )
         for name in topics
     ]
-    return Step("delete offsets", OffsetDeleteRequest(group_id=group, topics=wanted), 0, is_there(code))
+    return Step("delete offsets", OffsetDeleteRequest(group_id=group, topics=wanted), 0, is_available(code))
 
 
 def delete_groups(*groups: str) -> Step:
@@ -106,47 +106,47 @@ def listed(states: tuple[str, ...] = (), types: tuple[str, ...] = ()) -> Step:
     return Step("list groups", ListGroupsRequest(states_filter=list(states), types_filter=list(types)), 5)
 
 
-# --- stories
+# --- scripts
 
 
-def refused_joins(side: Side) -> Playing:
+def refused_joins(run: ScriptRun) -> Steps:
     yield find(["refused"], GROUP_KEY)
     for version in range(10):
-        yield join("refused", "who", version, "unknown member")
-        yield join("refused", "who", version, "session", session_timeout_ms=1)
-        yield join("", "who", version, "no group")
+        yield join("refused", "unknown", version, "unknown member")
+        yield join("refused", "unknown", version, "session", session_timeout_ms=1)
+        yield join("", "unknown", version, "no group")
         yield join("refused", "", version, "no protocol", offered=())
         yield join("refused", "", version, "no type", protocol_type="")
-    member = side.call((yield join("refused")).member_id, "first")
+    member = run.name_id((yield join("refused")).member_id, "first")
     joined = yield join("refused", member)
     yield join("refused", "", 9, "other protocol", offered=("range",))
     yield join("refused", member, 9, "its other protocol", protocol_type="connect")
-    yield join("refused", "who", 9, "unknown among known")
+    yield join("refused", "unknown", 9, "unknown among known")
     yield beat("refused", member, joined.generation_id)
     yield beat("refused", member, 77)
-    yield beat("refused", "who", joined.generation_id)
+    yield beat("refused", "unknown", joined.generation_id)
     yield sync("refused", member, 77)
-    yield sync("refused", "who", joined.generation_id)
+    yield sync("refused", "unknown", joined.generation_id)
     yield sync("refused", member, joined.generation_id, protocol_name="range")
     yield sync("refused", member, joined.generation_id, member)
     yield beat("refused", member, joined.generation_id)
     for version in range(7):
-        yield describe("refused", "nobody", version=version)
-    yield leave("refused", Identity("who"), Identity("", "instance"), Identity(member), Identity(member))
+        yield describe("refused", "absent", version=version)
+    yield leave("refused", Identity("unknown"), Identity("", "instance"), Identity(member), Identity(member))
     yield describe("refused")
-    yield delete_groups("refused", "nobody", "")
+    yield delete_groups("refused", "absent", "")
 
 
-def offsets_of_groups(side: Side) -> Playing:
+def offsets_of_groups(run: ScriptRun) -> Steps:
     yield find(["offsets", "simple"], GROUP_KEY)
     for topics in ((TOPIC,), ("unknown",), (), (TOPIC, "unknown")):
-        yield delete_offsets("nobody", *topics)
+        yield delete_offsets("absent", *topics)
     yield delete_offsets("", TOPIC)
     yield commit("simple", 3)
-    yield commit("simple", 3, "who", 5)
-    yield commit("nobody", 3, "who", 5)
+    yield commit("simple", 3, "unknown", 5)
+    yield commit("absent", 3, "unknown", 5)
     yield delete_offsets("simple", "unknown", TOPIC, partitions=(1, 99))
-    member = side.call((yield join("offsets")).member_id, "member")
+    member = run.name_id((yield join("offsets")).member_id, "member")
     generation = (yield join("offsets", member)).generation_id
     yield sync("offsets", member, generation, member)
     yield commit("offsets", 7, member, generation)
@@ -155,7 +155,7 @@ def offsets_of_groups(side: Side) -> Playing:
     yield delete_offsets("offsets", TOPIC, "small")
 
 
-def consumer_groups(side: Side) -> Playing:
+def consumer_groups(run: ScriptRun) -> Steps:
     yield find(["new"], GROUP_KEY)
     for epoch in (0, 1, -1, -2, -3):
         yield consume("new", "", epoch)
@@ -166,70 +166,70 @@ def consumer_groups(side: Side) -> Playing:
     first = yield consume("new", "a")
     yield consume("new", "a", first.member_epoch)
     yield consume("new", "a", 99)
-    yield describe_consumers("new", "nobody", "")
-    yield describe("new", "nobody")
+    yield describe_consumers("new", "absent", "")
+    yield describe("new", "absent")
     yield consume("new", "b", 0, "instance")
     yield consume("new", "c", 0, "instance")
     yield listed(types=("consumer",))
-    yield leave("new", Identity("who"), Identity("a", "instance"), Identity("b"), Identity("a"))
+    yield leave("new", Identity("unknown"), Identity("a", "instance"), Identity("b"), Identity("a"))
     yield describe_consumers("new", version=0)
     yield delete_groups("new")
 
 
-def pending_revocations(side: Side) -> Playing:
+def pending_revocations(run: ScriptRun) -> Steps:
     yield find(["revoking"], GROUP_KEY)
     yield consume("revoking", "a")
-    topic = side.target.topic_id(TOPIC)
-    all_of_it = [ConsumerGroupHeartbeatRequest.TopicPartitions(topic, list(range(PARTITIONS)))]
+    topic = run.target.topic_id(TOPIC)
+    all_partitions = [ConsumerGroupHeartbeatRequest.TopicPartitions(topic, list(range(PARTITIONS)))]
     epoch = (yield consume("revoking", "a")).member_epoch
-    yield consume("revoking", "a", epoch, topic_partitions=all_of_it)
+    yield consume("revoking", "a", epoch, topic_partitions=all_partitions)
     yield consume("revoking", "b")
     yield Step(
-        "until it has to revoke",
-        consume("revoking", "a", epoch, topic_partitions=all_of_it).message,
+        "until the member has to revoke",
+        consume("revoking", "a", epoch, topic_partitions=all_partitions).message,
         1,
-        lambda answer: answer.assignment is not None or answer.error_code != 0,
+        lambda response: response.assignment is not None or response.error_code != 0,
     )
     yield describe_consumers("revoking")
 
 
-def classic_members_of_consumer_groups(side: Side) -> Playing:
+def classic_members_of_consumer_groups(run: ScriptRun) -> Steps:
     """Make the group classic: a static member comes back with the classic protocol."""
     yield find(["mixed"], GROUP_KEY)
     new = yield consume("mixed", "new", 0, "instance")
     yield join("mixed", "", 9, "other type", protocol_type="connect")
-    member = side.call((yield join("mixed")).member_id, "classic")
+    member = run.name_id((yield join("mixed")).member_id, "classic")
     joined = yield join("mixed", member)
     yield sync("mixed", member, joined.generation_id)
     yield beat("mixed", "new", new.member_epoch)
     yield beat("mixed", member, 99)
     yield sync("mixed", member, 99)
     yield sync("mixed", member, joined.generation_id, protocol_name="other")
-    yield join("mixed", "who", 9, "another type again", protocol_type="connect")
+    yield join("mixed", "unknown", 9, "another type again", protocol_type="connect")
     back = yield join("mixed", "", group_instance_id="instance")
-    side.call(back.member_id, "back")
+    run.name_id(back.member_id, "back")
     yield describe("mixed")
     yield describe_consumers("mixed")
 
 
-def disabled_migration(side: Side) -> Playing:
+def disabled_migration(run: ScriptRun) -> Steps:
     yield find(["new-disabled", "old-disabled"], GROUP_KEY)
     yield consume("new-disabled", "a")
     yield join("new-disabled")
-    yield join("new-disabled", "who")
-    member = side.call((yield join("old-disabled")).member_id, "member")
+    yield join("new-disabled", "unknown")
+    member = run.name_id((yield join("old-disabled")).member_id, "member")
     generation = (yield join("old-disabled", member)).generation_id
     yield sync("old-disabled", member, generation, member)
     yield consume("old-disabled", "a")
 
 
-def classic_only(side: Side) -> Playing:
+def classic_only(run: ScriptRun) -> Steps:
     yield find(["switched-off"], GROUP_KEY)
     yield consume("switched-off", "a")
     yield describe_consumers("switched-off")
 
 
-def orders(side: Side) -> Playing:
+def orders(run: ScriptRun) -> Steps:
     """Check that responses follow the order of their requests."""
     groups = [f"order-{number}" for number in (7, 2, 9, 4)]
     yield find(groups, GROUP_KEY)
@@ -246,7 +246,7 @@ def orders(side: Side) -> Playing:
     yield Step("metadata with an unknown topic", MetadataRequest(topics=topics, allow_auto_topic_creation=False), 12)
 
 
-GROUP_STORIES: tuple[Story, ...] = (
+GROUP_SCRIPTS: tuple[Script, ...] = (
     refused_joins,
     offsets_of_groups,
     consumer_groups,
@@ -254,5 +254,5 @@ GROUP_STORIES: tuple[Story, ...] = (
     classic_members_of_consumer_groups,
     orders,
 )
-DISABLED_STORIES: tuple[Story, ...] = (disabled_migration,)
-CLASSIC_STORIES: tuple[Story, ...] = (classic_only,)
+DISABLED_SCRIPTS: tuple[Script, ...] = (disabled_migration,)
+CLASSIC_SCRIPTS: tuple[Script, ...] = (classic_only,)

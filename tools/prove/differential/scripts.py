@@ -1,7 +1,7 @@
-"""Scripts of requests that depend on earlier responses, played on both sides in step, comparing every response.
+"""Scripts of requests that depend on earlier responses, run on both servers in step, comparing every response.
 
-A story is a generator: it yields steps and is sent the response of its side. Member ids, producer ids and topic ids
-differ between the sides; a story gives them names (`Side.call`) for the comparison.
+A script is a generator: it yields steps and is sent the responses of its server. Member ids, producer ids and topic ids
+differ between the servers; a script gives them names (`ScriptRun.name_id`) for the comparison.
 """
 
 from __future__ import annotations
@@ -37,114 +37,120 @@ class Step:
 
 
 @dataclass
-class Side:
+class ScriptRun:
+    """A run of a script on one server, with the names of the ids that the server has generated."""
+
     target: Target
     names: dict[Any, str] = field(default_factory=dict)
 
-    def call(self, value: Any, name: str) -> Any:
-        """Name an id that this side has generated, for the comparison."""
+    def name_id(self, value: Any, name: str) -> Any:
+        """Name an id for the comparison and return it."""
         self.names[value] = name
         return value
 
-    def ask(self, step: Step) -> Any:
+    def request(self, step: Step) -> Any:
+        """Return the response to a step. Raise AssertionError if its condition is never met."""
         deadline = time.monotonic() + UNTIL_S_MAX
         while True:
-            answer = self.target.ask(step.message, step.version)
-            if step.until is None or step.until(answer):
-                return answer
+            response = self.target.request(step.message, step.version)
+            if step.until is None or step.until(response):
+                return response
             if time.monotonic() > deadline:
                 raise AssertionError(
-                    f"{self.target.name}: {step.name} has no end in {UNTIL_S_MAX:.0f} s, the last answer is {answer!r}"
+                    f"{self.target.name}: {step.name} did not succeed within {UNTIL_S_MAX:.0f} s, the last response is {response!r}"
                 )
             time.sleep(UNTIL_PAUSE_S)
 
 
-Playing = Generator[Step, Any, None]
-Story = Callable[[Side], Playing]
+Steps = Generator[Step, Any, None]
+Script = Callable[[ScriptRun], Steps]
 
 
 @dataclass
-class StoryDifference:
-    story: str
+class ScriptDifference:
+    script: str
     step: str
     request: str
     kafka: Any
     ours: Any
 
     def __str__(self) -> str:
-        return f"{self.story}: {self.step}\n  request {self.request}\n  Kafka   {self.kafka}\n  we      {self.ours}"
+        return f"{self.script}: {self.step}\n  request  {self.request}\n  Kafka    {self.kafka}\n  Headrace {self.ours}"
 
 
-def play(story: Story, kafka: Target, ours: Target) -> tuple[int, list[StoryDifference]]:
-    """Play the story and return the number of compared responses and the differences."""
-    sides = (Side(kafka), Side(ours))
-    tellers = [story(side) for side in sides]
-    name = story.__name__
-    steps = [next(teller, None) for teller in tellers]
+def run_script(script: Script, kafka: Target, ours: Target) -> tuple[int, list[ScriptDifference]]:
+    """Run the script on both servers and return the number of compared responses and the differences."""
+    runs = (ScriptRun(kafka), ScriptRun(ours))
+    generators = [script(run) for run in runs]
+    name = script.__name__
+    steps = [next(generator, None) for generator in generators]
     count = 0
-    differences: list[StoryDifference] = []
+    differences: list[ScriptDifference] = []
     while steps[0] is not None and steps[1] is not None:
-        answers = [side.ask(step) for side, step in zip(sides, steps, strict=True) if step is not None]
-        # A story names the ids of a response when it receives it.
-        following = [_tell(teller, answer) for teller, answer in zip(tellers, answers, strict=True)]
-        shown = [plain(answer, side) for side, answer in zip(sides, answers, strict=True)]
+        responses = [run.request(step) for run, step in zip(runs, steps, strict=True) if step is not None]
+        # A script names the ids of a response when it receives it.
+        following = [_next_step(generator, response) for generator, response in zip(generators, responses, strict=True)]
+        shown = [plain(response, run) for run, response in zip(runs, responses, strict=True)]
         count += 1
         if shown[0] != shown[1]:
-            differences.append(StoryDifference(name, steps[0].name, repr(steps[0].message), *shown))
+            differences.append(ScriptDifference(name, steps[0].name, repr(steps[0].message), *shown))
         steps = following
     if steps != [None, None]:
         ends = [None if step is None else step.name for step in steps]
-        differences.append(StoryDifference(name, "the way it went on", "", *ends))
+        differences.append(ScriptDifference(name, "the next step", "", *ends))
     return count, differences
 
 
-def compare_stories(stories: Iterable[Story], kafka: Target, ours: Target) -> tuple[int, list[StoryDifference]]:
-    """Play all stories on two sides that have the topics, and add up the results."""
+def compare_scripts(scripts: Iterable[Script], kafka: Target, ours: Target) -> tuple[int, list[ScriptDifference]]:
+    """Run all scripts on two servers that have the topics, and add up the results."""
     count = 0
-    differences: list[StoryDifference] = []
-    for story in stories:
-        compared, found = play(story, kafka, ours)
+    differences: list[ScriptDifference] = []
+    for script in scripts:
+        compared, found = run_script(script, kafka, ours)
         count, differences = count + compared, [*differences, *found]
     return count, differences
 
 
-def _tell(teller: Playing, answer: Any) -> Step | None:
+def _next_step(steps: Steps, response: Any) -> Step | None:
+    """Send the response to a script and return its next step, or None at its end."""
     try:
-        return teller.send(answer)
+        return steps.send(response)
     except StopIteration:
         return None
 
 
-def plain(value: Any, side: Side) -> Any:
+def plain(value: Any, run: ScriptRun) -> Any:
+    """Return a response as plain values, with names for ids and without what may differ."""
     if isinstance(value, Struct):
         shown = {
-            name: _field(name, getattr(value, name), side) for name in value.__struct_fields__ if name not in _IGNORED
+            name: _field(name, getattr(value, name), run) for name in value.__struct_fields__ if name not in _IGNORED
         }
         if isinstance(value, ListGroupsResponse):
             shown["groups"].sort(key=repr)
         return shown
     if isinstance(value, list | tuple):
-        return [plain(one, side) for one in value]
-    return side.names.get(value, value) if isinstance(value, str | int | bytes) else value
+        return [plain(one, run) for one in value]
+    return run.names.get(value, value) if isinstance(value, str | int | bytes) else value
 
 
-def _field(name: str, value: Any, side: Side) -> Any:
+def _field(name: str, value: Any, run: ScriptRun) -> Any:
     if name == "topic_id":
-        return side.target.topic_named(bytes(value))
+        return run.target.topic_named(bytes(value))
     if name in ("producer_id", "member_id", "leader"):
-        return side.names.get(value, value)
+        return run.names.get(value, value)
     if isinstance(value, Struct | list | tuple):
-        shown = plain(value, side)
+        shown = plain(value, run)
         return sorted(shown, key=repr) if name in _UNORDERED else shown
-    return side.names.get(value, value) if isinstance(value, str) else value
+    return run.names.get(value, value) if isinstance(value, str) else value
 
 
-def is_there(code_of: Callable[[Any], int]) -> Callable[[Any], bool]:
-    return lambda answer: isinstance(answer, Struct) and code_of(answer) not in NOT_YET
+def is_available(code_of: Callable[[Any], int]) -> Callable[[Any], bool]:
+    """Return a condition for `Step.until`: the response has no error that a client retries."""
+    return lambda response: isinstance(response, Struct) and code_of(response) not in NOT_YET
 
 
-def code(answer: Any) -> int:
-    return int(answer.error_code)
+def code(response: Any) -> int:
+    return int(response.error_code)
 
 
 def find(keys: Iterable[str], kind: int) -> Step:
@@ -153,5 +159,5 @@ def find(keys: Iterable[str], kind: int) -> Step:
         "find the coordinators",
         FindCoordinatorRequest(key_type=kind, coordinator_keys=list(keys)),
         4,
-        lambda answer: all(one.error_code not in NOT_YET for one in answer.coordinators),
+        lambda response: all(one.error_code not in NOT_YET for one in response.coordinators),
     )

@@ -1,4 +1,4 @@
-"""The life of one group: members join, one leaves, one is killed, the node is killed and restarted."""
+"""A scenario of one group: members join, one leaves, one is killed, the node is killed and restarted."""
 
 from __future__ import annotations
 
@@ -39,9 +39,11 @@ _JAVA_ASSIGNORS = {
 
 
 @dataclass(frozen=True)
-class Cast:
+class GroupSpec:
+    """The client, the assignor and the size of a group."""
+
     client: str
-    assignor: str  # or `consumer`: the broker assigns (KIP-848)
+    assignor: str  # name of an assignor, or `consumer` if the broker assigns (KIP-848)
     members: int
 
     def __str__(self) -> str:
@@ -58,161 +60,165 @@ class Cast:
         return java(VERIFIABLE, *where, "--session-timeout", str(SESSION_MS), "--assignment-strategy", name)
 
 
-class Actor:
+class MemberProcess:
     """A member process and the state that it reports."""
 
-    def __init__(self, cast: Cast, bootstrap: str, topic: str, group: str, read: dict[int, set[int]]) -> None:
+    def __init__(self, spec: GroupSpec, bootstrap: str, topic: str, group: str, read: dict[int, set[int]]) -> None:
         self.owned: set[int] = set()
         self._read = read
         self._process = subprocess.Popen(
-            cast.command(bootstrap, topic, group),
+            spec.command(bootstrap, topic, group),
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
+        self._reader = threading.Thread(target=self._read_events, daemon=True)
+        self._reader.start()
 
-    def _listen(self) -> None:
+    def _read_events(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             try:
-                said: dict[str, Any] = json.loads(line)
+                event: dict[str, Any] = json.loads(line)
             except ValueError:
                 continue  # a message of the client library
-            partitions = said.get("partitions", [])
-            if said.get("name") == "partitions_assigned":
+            partitions = event.get("partitions", [])
+            if event.get("name") == "partitions_assigned":
                 self.owned |= {one["partition"] for one in partitions}
-            elif said.get("name") == "partitions_revoked":
+            elif event.get("name") == "partitions_revoked":
                 self.owned -= {one["partition"] for one in partitions}
-            elif said.get("name") == "records_consumed":
+            elif event.get("name") == "records_consumed":
                 for one in partitions:
                     self._read[one["partition"]].update(range(one["minOffset"], one["maxOffset"] + 1))
 
     @property
-    def is_there(self) -> bool:
+    def is_running(self) -> bool:
         return self._process.poll() is None
 
     def kill(self) -> None:
         self._process.kill()
-        self._over()
+        self._wait_for_exit()
 
     def leave(self) -> None:
         self._process.terminate()
-        self._over()
+        self._wait_for_exit()
 
-    def _over(self) -> None:
+    def _wait_for_exit(self) -> None:
         try:
             self._process.wait(ENDED_S_MAX)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._listener.join(ENDED_S_MAX)
+        self._reader.join(ENDED_S_MAX)
         self.owned = set()
 
 
 @dataclass
-class Watch:
-    """Polls the committed offsets as an administrator: they must never go back."""
+class OffsetWatch:
+    """Polls the committed offsets with an admin client; they must never decrease."""
 
     port: int
     group: str
     newest: dict[int, int] = field(default_factory=dict)
-    went_back: list[str] = field(default_factory=list)
-    looks: int = 0
-    over: bool = False
+    decreased: list[str] = field(default_factory=list)
+    polls: int = 0
+    is_stopped: bool = False
 
     def run(self) -> None:
-        while not self.over:
+        while not self.is_stopped:
             with suppress(TimeoutError, OSError, HeadraceError):  # while the node is down
-                asyncio.run(self._look())
+                asyncio.run(self._poll())
             time.sleep(WATCH_S)
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         async with Cluster([(LOOPBACK, self.port)], timeout_s=5.0) as cluster:
             found = await committed_offsets(cluster, self.group)
-        self.looks += 1
+        self.polls += 1
         for (_, partition), one in found.items():
             if one.offset < self.newest.get(partition, 0):
-                self.went_back.append(f"partition {partition} from {self.newest[partition]} to {one.offset}")
+                self.decreased.append(f"partition {partition} from {self.newest[partition]} to {one.offset}")
             self.newest[partition] = max(one.offset, self.newest.get(partition, 0))
 
 
-class Story:
-    def __init__(self, node: NodeProcess | KafkaPeer, cast: Cast, number: int) -> None:
-        self._node = node
-        self._cast = cast
-        self._topic = self._group = f"group-{number}"
-        self._partitions = 2 * cast.members
-        self._read: dict[int, set[int]] = {index: set() for index in range(self._partitions)}
-        self._actors: list[Actor] = []
+class GroupScenario:
+    """One group on one node, with its topic and its members."""
 
-    def play(self) -> int:
-        """Play the story and return the number of records read. Raise AssertionError for any violation."""
+    def __init__(self, node: NodeProcess | KafkaPeer, spec: GroupSpec, number: int) -> None:
+        self._node = node
+        self._spec = spec
+        self._topic = self._group = f"group-{number}"
+        self._partitions = 2 * spec.members
+        self._read: dict[int, set[int]] = {index: set() for index in range(self._partitions)}
+        self._ends: dict[int, int] = dict.fromkeys(range(self._partitions), 0)  # records produced by partition
+        self._members: list[MemberProcess] = []
+
+    def run(self) -> int:
+        """Run the scenario and return the number of records read. Raise AssertionError for any violation."""
         admin = AdminClient({"bootstrap.servers": self._node.bootstrap, "log_level": 2})
         admin.create_topics([NewTopic(self._topic, self._partitions, 1)])[self._topic].result(30)
-        watch = Watch(self._node.port, self._group)
+        watch = OffsetWatch(self._node.port, self._group)
         watcher = threading.Thread(target=watch.run, daemon=True)
         watcher.start()
         try:
-            self._act()
+            self._run_steps()
         finally:
-            watch.over = True
-            for actor in self._actors:
-                actor.kill()
+            watch.is_stopped = True
+            for member in self._members:
+                member.kill()
             watcher.join(ENDED_S_MAX)
-        assert not watch.went_back, f"committed offsets went back: {watch.went_back[:3]}"
-        assert watch.looks > 0, "nobody could look at the committed offsets"
+        assert not watch.decreased, f"committed offsets decreased: {watch.decreased[:3]}"
+        assert watch.polls > 0, "the committed offsets could never be read"
         return sum(map(len, self._read.values()))
 
-    def _act(self) -> None:
-        for _ in range(self._cast.members):
+    def _run_steps(self) -> None:
+        for _ in range(self._spec.members):
             self._join()
         self._settle("the first members share the partitions")
         self._produce(RECORDS // 3)
-        self._actors.pop().leave()
-        self._settle("one has left")
+        self._members.pop().leave()
+        self._settle("a member has left")
         self._produce(RECORDS // 3)
         self._join()
-        self._actors.pop(0).kill()
-        self._settle("one is killed, another has come")
+        self._members.pop(0).kill()
+        self._settle("a member was killed and another has joined")
         self._node.kill()
         self._node.start()
         self._join()
         self._produce(RECORDS // 3)
-        self._settle("the node was killed, one more has come")
+        self._settle("the node was killed and one more member has joined")
         self._wait("every record is read", lambda: all(len(self._read[i]) >= self._ends[i] for i in self._read))
 
     def _join(self) -> None:
-        self._actors.append(Actor(self._cast, self._node.bootstrap, self._topic, self._group, self._read))
+        self._members.append(MemberProcess(self._spec, self._node.bootstrap, self._topic, self._group, self._read))
 
     def _produce(self, count: int) -> None:
         producer = Producer({"bootstrap.servers": self._node.bootstrap, "enable.idempotence": True, "log_level": 2})
-        self._ends: dict[int, int] = dict(getattr(self, "_ends", {}))
         for number in range(count):
             partition = number % self._partitions
             producer.produce(self._topic, b"x" * 20, partition=partition)
-            self._ends[partition] = self._ends.get(partition, 0) + 1
-        assert producer.flush(60) == 0, "the producer could not get rid of its records"
+            self._ends[partition] += 1
+        assert producer.flush(60) == 0, "not all records were delivered"
 
     def _settle(self, what: str) -> None:
         everything = list(range(self._partitions))
         self._wait(
             f"{what}, and partitions are assigned once each",
             lambda: (
-                sorted(index for one in self._actors for index in list(one.owned)) == everything
-                and all(one.owned for one in self._actors)
+                sorted(index for one in self._members for index in list(one.owned)) == everything
+                and all(one.owned for one in self._members)
             ),
         )
 
     def _wait(self, what: str, done: Callable[[], bool]) -> None:
         deadline = time.monotonic() + SETTLE_S_MAX
         while not done():
-            gone = [one for one in self._actors if not one.is_there]
-            assert not gone, f"{self._cast}: {len(gone)} members ended by themselves before {what}"
-            owned = [sorted(one.owned) for one in self._actors]
-            missing = sum(self._ends[i] - len(self._read[i]) for i in self._read) if hasattr(self, "_ends") else 0
-            assert time.monotonic() < deadline, f"{self._cast}: not seen: {what}; owned {owned}, {missing} unread"
+            exited = [one for one in self._members if not one.is_running]
+            assert not exited, f"{self._spec}: {len(exited)} members exited by themselves before {what}"
+            owned = [sorted(one.owned) for one in self._members]
+            unread = sum(self._ends[i] - len(self._read[i]) for i in self._read)
+            assert time.monotonic() < deadline, (
+                f"{self._spec}: not within {SETTLE_S_MAX:.0f} s: {what}; owned {owned}, {unread} unread"
+            )
             time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Throughput of a good client among a thousand bad ones, and the cost of clients that never finish a request."""
+"""Throughput of a good client among a thousand bad ones, and the cost of clients that never complete a request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bench.processes import allow_open_files, rss_bytes
 
 from bench import machine
 from headrace.testing.processes import LOOPBACK, NodeProcess
-from tools.prove.registry import ROOT, say
+from tools.prove.registry import ROOT, print_progress
 
 CONNECTIONS = 1000
 ROUNDS = 15
@@ -37,10 +37,10 @@ HELD_BYTES_PER_SECOND = 10**9
 CLIENTS_S_MAX = 60.0
 
 IDLE_MS = 2000
-TRICKLE_S = 0.25  # seconds between two bytes of a slow client
+SLOW_BYTE_S = 0.25  # seconds between two bytes of a slow client
 CONNECTS_AT_ONCE = 20
 KB_PER_SLOW_CLIENT_MAX = 16.0
-GROWTH_BYTES_MAX = 400_000_000  # growth at which the experiment stops, because others need the memory
+GROWTH_BYTES_MAX = 400_000_000  # growth at which the measurement stops, because other processes need the memory
 ENDED_S_MAX = 60.0
 # First bytes of slow clients: the size of a request of 100 MB, which is allowed; the size of a small one; and an
 # incomplete size.
@@ -64,18 +64,18 @@ class Round(NamedTuple):
 @dataclass
 class Throughput:
     alone: list[Round]
-    pestered: list[Round]
-    thrown_out: int = 0
+    among_bad: list[Round]  # while bad clients send garbage
+    disconnected: int = 0  # connections of bad clients that the node closed
 
     @property
     def loss(self) -> float:
         """Median loss over pairs of rounds, which alternate faster than other load on the machine changes."""
-        pairs = zip(self.alone, self.pestered, strict=True)
-        return 1 - statistics.median(there.mb_per_s / here.mb_per_s for here, there in pairs)
+        pairs = zip(self.alone, self.among_bad, strict=True)
+        return 1 - statistics.median(among_bad.mb_per_s / alone.mb_per_s for alone, among_bad in pairs)
 
 
-def pester(work: Path, scale: Scale = Scale()) -> Throughput:  # noqa: B008 -- it cannot change
-    """Run rounds without and with the bad clients in turn, after one uncounted round of each."""
+def measure_throughput(work: Path, scale: Scale = Scale()) -> Throughput:  # noqa: B008 -- it is immutable
+    """Measure the good client alone and among bad clients in turn, after one uncounted round of each."""
     allow_open_files(2 * scale.connections + SPARE_FILES)
     options = Options(scale.seconds, work, min(ROUND_BYTES_MAX, machine.bytes_without_throttling()))
     line = all_lines()[LINE]
@@ -85,13 +85,15 @@ def pester(work: Path, scale: Scale = Scale()) -> Throughput:  # noqa: B008 -- i
     try:
         for number in range(scale.rounds + 1):
             alone = Round(**line.measure(broker, f"alone-{number}", options).figures)
-            with _garbage(broker.port, scale.connections) as tally:
-                pestered = Round(**line.measure(broker, f"pestered-{number}", options).figures)
+            with _bad_clients(broker.port, scale.connections) as counts:
+                among_bad = Round(**line.measure(broker, f"among-bad-{number}", options).figures)
             if number:
                 found.alone.append(alone)
-                found.pestered.append(pestered)
-                found.thrown_out += tally["thrown_out"]
-                say(f"round {number}: {_text(alone)} alone, {_text(pestered)} among {scale.connections}, {tally}")
+                found.among_bad.append(among_bad)
+                found.disconnected += counts["disconnected"]
+                print_progress(
+                    f"round {number}: {_text(alone)} alone, {_text(among_bad)} among {scale.connections}, {counts}"
+                )
     finally:
         held.close()
         broker.close()
@@ -107,41 +109,43 @@ def _median(rounds: list[Round]) -> Round:
 
 
 @contextmanager
-def _garbage(port: int, connections: int) -> Iterator[dict[str, int]]:
+def _bad_clients(port: int, connections: int) -> Iterator[dict[str, int]]:
     """Run bad clients; their counts are filled in at the end."""
     command = [sys.executable, "-m", "tools.prove.hostile.garbage_clients", str(port), str(connections)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    tally: dict[str, int] = {}
+    counts: dict[str, int] = {}
     try:
         assert process.stdout is not None
         with selectors.DefaultSelector() as selector:  # select() does not support descriptors of 1,024 and above
             selector.register(process.stdout, selectors.EVENT_READ)
-            assert selector.select(CLIENTS_S_MAX), "the bad clients do not get ready"
+            assert selector.select(CLIENTS_S_MAX), f"the bad clients did not connect within {CLIENTS_S_MAX:.0f} s"
         assert process.stdout.readline() == "ready\n", "the bad clients could not start"
-        yield tally
+        yield counts
         process.terminate()
-        tally.update(json.loads(process.communicate(timeout=CLIENTS_S_MAX)[0]))
+        counts.update(json.loads(process.communicate(timeout=CLIENTS_S_MAX)[0]))
     finally:
         process.kill()
         process.communicate()
 
 
 @dataclass(frozen=True)
-class Trickle:
+class SlowClients:
+    """Cost and end of the clients that never complete a request."""
+
     opened: int
     kb_each: float
-    still_there: int  # connections left when the time was over
+    still_open: int  # connections that the node had not closed in time
     ended_s: float  # when the last connection was closed
 
 
-def trickle(work: Path, connections: int = CONNECTIONS) -> Trickle:
+def measure_slow_clients(work: Path, connections: int = CONNECTIONS) -> SlowClients:
     """Run clients that send a byte now and then but never a whole request."""
     allow_open_files(2 * connections + SPARE_FILES)
     settings = {"connections.max.idle.ms": str(IDLE_MS)}
     with NodeProcess(settings, directory=work / "slow") as node, ExitStack() as stack:
         before = rss_bytes(node.pid)
         clients: list[socket.socket] = []
-        began = time.monotonic()
+        started = time.monotonic()
         while len(clients) < connections and rss_bytes(node.pid) - before < GROWTH_BYTES_MAX:
             for _ in range(min(CONNECTS_AT_ONCE, connections - len(clients))):
                 client = stack.enter_context(socket.create_connection((LOOPBACK, node.port)))
@@ -149,15 +153,15 @@ def trickle(work: Path, connections: int = CONNECTIONS) -> Trickle:
                 client.setblocking(False)
                 clients.append(client)
             time.sleep(0.01)
-        opened, most = len(clients), 0
-        while clients and time.monotonic() - began < ENDED_S_MAX and most < GROWTH_BYTES_MAX:
-            clients = [client for client in clients if _is_there(client)]
-            most = max(most, rss_bytes(node.pid) - before)
-            time.sleep(TRICKLE_S)
-        return Trickle(opened, most / opened / 1000, len(clients), time.monotonic() - began)
+        opened, growth_max = len(clients), 0
+        while clients and time.monotonic() - started < ENDED_S_MAX and growth_max < GROWTH_BYTES_MAX:
+            clients = [client for client in clients if _is_open(client)]
+            growth_max = max(growth_max, rss_bytes(node.pid) - before)
+            time.sleep(SLOW_BYTE_S)
+        return SlowClients(opened, growth_max / opened / 1000, len(clients), time.monotonic() - started)
 
 
-def _is_there(client: socket.socket) -> bool:
+def _is_open(client: socket.socket) -> bool:
     """Send a byte and return whether the connection is still open."""
     try:
         if client.recv(1) == b"":
@@ -173,25 +177,25 @@ def _is_there(client: socket.socket) -> bool:
     return True
 
 
-def judge(throughput: Throughput, slow: Trickle, connections: int = CONNECTIONS) -> str:
+def judge(throughput: Throughput, slow: SlowClients, connections: int = CONNECTIONS) -> str:
     """Return the figures. Raise AssertionError listing every broken promise."""
-    alone, pestered = _median(throughput.alone), _median(throughput.pestered)
+    alone, among_bad = _median(throughput.alone), _median(throughput.among_bad)
     figures = (
-        f"{_text(alone)} alone, {_text(pestered)} among {connections} bad clients ({-throughput.loss:+.1%} by pairs, "
-        f"{throughput.thrown_out} thrown out); slow ones: {slow.kb_each:.1f} KB each, all ended after {slow.ended_s:.0f} s"
+        f"{_text(alone)} alone, {_text(among_bad)} among {connections} bad clients ({-throughput.loss:+.1%} by pairs, "
+        f"{throughput.disconnected} disconnected); slow ones: {slow.kb_each:.1f} KB each, all closed after {slow.ended_s:.0f} s"
     )
     wrong = []
     if throughput.loss > LOSS_MAX:
         wrong.append(
-            f"the good client lost {throughput.loss:.1%} of {alone.mb_per_s:.0f} MB/s, promised are {LOSS_MAX:.0%}"
+            f"the good client lost {throughput.loss:.1%} of {alone.mb_per_s:.0f} MB/s, more than the {LOSS_MAX:.0%} allowed"
         )
     if slow.opened < connections or slow.kb_each > KB_PER_SLOW_CLIENT_MAX:
         wrong.append(
-            f"{slow.opened} slow clients cost {slow.kb_each:.1f} KB each, {KB_PER_SLOW_CLIENT_MAX:.0f} are allowed"
+            f"{slow.opened} slow clients cost {slow.kb_each:.1f} KB each, more than the {KB_PER_SLOW_CLIENT_MAX:.0f} KB allowed"
         )
-    if slow.still_there:
+    if slow.still_open:
         wrong.append(
-            f"{slow.still_there} slow clients are still there after {slow.ended_s:.0f} s, with {IDLE_MS} ms of idleness allowed"
+            f"{slow.still_open} slow clients are still connected after {slow.ended_s:.0f} s, with connections.max.idle.ms={IDLE_MS}"
         )
     assert not wrong, "; ".join(wrong)
     return figures

@@ -26,7 +26,7 @@ _LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (DEBUG|INFO|WARNING|ER
 _TRACEBACK_LINE = re.compile(r"    .*")
 _UNPRINTABLE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202e]")
 _NUMBERS = {"float64": 0.0, "bool": True}
-_SILENT_ACKS = "acks"  # always 1, because a Produce request with acks=0 gets no response
+_ACKS = "acks"  # always 1, because a Produce request with acks=0 gets no response
 
 
 class VerboseNode(NodeProcess):
@@ -58,10 +58,10 @@ def poison_node(directory: Path, *, allow_everyone: bool) -> tuple[int, list[str
         sent = 0
         for listener in ("PLAINTEXT", "CONTROLLER"):
             for message, version in poisoned_requests():
-                if _ask(node.ports[listener], [(message, version)]):
+                if _send(node.ports[listener], [(message, version)]):
                     sent += 1
         for login in _logins():
-            if _ask(node.ports["SASL_PLAINTEXT"], login):
+            if _send(node.ports["SASL_PLAINTEXT"], login):
                 sent += 1
         node.terminate()
         return sent, node.log_file.read_bytes().decode("utf-8", "surrogateescape").removesuffix("\n").split("\n")
@@ -81,7 +81,7 @@ def _poisoned(message: type[Struct], version: int) -> Any:
 
 
 def _value(field: ResolvedField, version: int) -> Any:
-    if field.name == _SILENT_ACKS:
+    if field.name == _ACKS:
         return 1
     one = _poisoned(field.struct, version) if field.struct else _leaf(field)
     return [one] if field.is_array else one
@@ -111,8 +111,11 @@ def _logins() -> Iterator[list[tuple[Any, int]]]:
         yield [(SaslHandshakeRequest(mechanism=mechanism), 1), (SaslAuthenticateRequest(auth_bytes=token), 2)]
 
 
-def _ask(port: int, requests: list[tuple[Any, int]]) -> bool:
-    """Send the requests with a poisoned client id and wait for each response, or for the end of the connection."""
+def _send(port: int, requests: list[tuple[Any, int]]) -> bool:
+    """Send the requests with a poisoned client id, each after the response to the one before.
+
+    Return False if a request cannot be encoded or the connection breaks.
+    """
     with suppress(OSError, EncodeError), socket.create_connection((LOOPBACK, port), ANSWER_S_MAX) as client:
         for message, version in requests:
             client.sendall(b"".join(encode_request(message, version, 1, POISON)))
@@ -130,7 +133,7 @@ def judge_lines(lines: list[str]) -> int:
     for line in lines:
         assert not line.startswith(FORGED[:23]), f"a client forged this line: {line!r}"
         assert _LINE.fullmatch(line) or _TRACEBACK_LINE.fullmatch(line), f"not a line of the log: {line!r}"
-        assert not _UNPRINTABLE.search(line), f"not printable as it is: {line!r}"
+        assert not _UNPRINTABLE.search(line), f"unprintable characters in a line of the log: {line!r}"
     poisoned = sum(FORGED in line for line in lines)
-    assert poisoned, "nothing of what clients named is in the log: the check saw nothing"
+    assert poisoned, "the log contains none of the poisoned names, so the check proves nothing"
     return poisoned

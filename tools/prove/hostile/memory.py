@@ -37,7 +37,7 @@ class AttackedNode:
 
     def __init__(self, directory: Path) -> None:
         certificate = make_certificate(directory / "certificate")
-        assert certificate is not None, "openssl makes the certificate of the TLS listeners, and is not installed"
+        assert certificate is not None, "openssl is not installed; the TLS listeners need it for their certificate"
         self.ports = {name: free_port() for name in _LISTENERS}
         listeners = ",".join(f"{name}://{LOOPBACK}:{port}" for name, port in self.ports.items())
         self.process = NodeProcess(
@@ -74,7 +74,7 @@ class AttackedNode:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         return context.wrap_socket(raw)
 
-    def explode(self, count: int, codec: Codec) -> None:
+    def send_bombs(self, count: int, codec: Codec) -> None:
         """Send `count` batches that decompress beyond a node's limit. Raise AssertionError if one is not refused."""
         frame = _bomb(codec)
         with self.connect("PLAINTEXT") as client:
@@ -83,7 +83,7 @@ class AttackedNode:
                 answer = decode_response(ApiKey.PRODUCE, _PRODUCE_VERSION, 1, memoryview(_receive_frame(client)))
                 assert answer.responses[0].partition_responses[0].error_code, "a compression bomb was accepted"
 
-    def abort(self, listener: str, count: int) -> None:
+    def abort_connections(self, listener: str, count: int) -> None:
         """Open `count` connections one after the other, send most of a frame on each and close it."""
         header = request_header(ApiKey.SASL_AUTHENTICATE if "SASL" in listener else ApiKey.PRODUCE, 1, 1, "x")
         frame = pack(">i", PARTIAL_FRAME_BYTES + 100) + header + bytes(PARTIAL_FRAME_BYTES - len(header))
@@ -93,7 +93,7 @@ class AttackedNode:
         self.ping(listener)
 
     def ping(self, listener: str) -> None:
-        """Wait for a response; by then the node has read everything sent before."""
+        """Wait for a response, after which the node has read everything sent before."""
         with self.connect(listener) as client:
             client.sendall(b"".join(encode_request(ApiVersionsRequest(), 0, 1, "ping")))
             _receive_frame(client)
@@ -115,9 +115,9 @@ def attack(directory: Path, bombs: int, aborts: int) -> tuple[float, float]:
             node.ping(listener)
         start_mb = node.resident_mb()
         for index, codec in enumerate(codecs):
-            node.explode(len(range(index, bombs, len(codecs))), codec)
+            node.send_bombs(len(range(index, bombs, len(codecs))), codec)
         for index, listener in enumerate(node.ports):
-            node.abort(listener, len(range(index, aborts, len(node.ports))))
+            node.abort_connections(listener, len(range(index, aborts, len(node.ports))))
         return start_mb, node.settled_mb(start_mb + GROWTH_MB_MAX)
 
 

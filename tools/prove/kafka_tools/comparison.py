@@ -1,7 +1,7 @@
-"""Kafka's command-line tools on a real Kafka and on Headrace: their output must be equal.
+"""The comparison of the tools' output on a real Kafka and on Headrace.
 
-One script runs against both; what cannot be equal (ports, ids, times, data directories) is replaced by a placeholder
-before comparing.
+One script runs against both servers; what cannot be equal (ports, ids, times, data directories) is replaced by a
+placeholder before comparing.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 from testkit.kafka_peer import KafkaPeer, tool
 
 from headrace.testing.processes import LOOPBACK, NodeProcess, free_port
-from tools.prove.registry import say
+from tools.prove.registry import print_progress
 from tools.prove.security.certificates import make_certificate
 
 PASSWORD = "secret"
-DOORS = ("PLAINTEXT", "SSL", "SASL_SSL", "CONTROLLER")
+LISTENERS = ("PLAINTEXT", "SSL", "SASL_SSL", "CONTROLLER")
 JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 _UUID = re.compile(r"\b[A-Za-z0-9_-]{22}\b")
 _TIME = re.compile(r"\b1[0-9]{12}\b")
@@ -29,12 +29,12 @@ _ADDRESS = re.compile(rf"(localhost|{re.escape(LOOPBACK)}):[0-9]+")
 
 @dataclass(frozen=True)
 class Step:
-    """One call of a tool. `door` is the listener; `forget` lists patterns that may differ in its output."""
+    """One call of a tool; `forget` lists patterns that may differ in its output."""
 
     tool: str
     arguments: tuple[str, ...]
     input: str = ""
-    door: str = "PLAINTEXT"
+    listener: str = "PLAINTEXT"
     forget: tuple[str, ...] = ()
     keep: str = ""  # only matching lines are compared
     unordered: bool = False
@@ -46,8 +46,8 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Act:
-    """An action of other clients between two calls, given the server's address. Its result is compared too."""
+class Action:
+    """An action of other clients between two calls, given the server's address; its result is compared too."""
 
     name: str
     run: Callable[[str], str]
@@ -56,21 +56,22 @@ class Act:
         return self.name
 
 
-Script = Sequence[Step | Act]
+Script = Sequence[Step | Action]
 
 
-def step(
+def call(
     text: str,
     input: str = "",
-    door: str = "PLAINTEXT",
+    listener: str = "PLAINTEXT",
     forget: Sequence[str] = (),
     keep: str = "",
     unordered: bool = False,
     distinct: bool = False,
     tidy: Callable[[str], str] = str,
 ) -> Step:
+    """Return a step from the words of a command line without `kafka-`."""
     name, *arguments = text.split()
-    return Step(name, tuple(arguments), input, door, tuple(forget), keep, unordered, distinct, tidy)
+    return Step(name, tuple(arguments), input, listener, tuple(forget), keep, unordered, distinct, tidy)
 
 
 def _free_ports(count: int) -> list[int]:
@@ -86,13 +87,13 @@ class Security:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._store, self._trusted = make_certificate(directory)
-        self.ports = dict(zip(DOORS, _free_ports(len(DOORS)), strict=True))
+        self.ports = dict(zip(LISTENERS, _free_ports(len(LISTENERS)), strict=True))
 
     def settings(self) -> dict[str, str]:
-        listeners = {name: f"{name}://{LOOPBACK}:{self.ports[name]}" for name in DOORS}
+        listeners = {name: f"{name}://{LOOPBACK}:{self.ports[name]}" for name in LISTENERS}
         return {
             "listeners": ",".join(listeners.values()),
-            "advertised.listeners": ",".join(listeners[name] for name in DOORS[:3]),
+            "advertised.listeners": ",".join(listeners[name] for name in LISTENERS[:3]),
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_SSL:SASL_SSL,CONTROLLER:PLAINTEXT",
             "controller.listener.names": "CONTROLLER",
             "controller.quorum.voters": f"1@{LOOPBACK}:{self.ports['CONTROLLER']}",
@@ -105,55 +106,61 @@ class Security:
             "num.partitions": "1",
         }
 
-    def client(self, door: str) -> list[str]:
-        if door == "PLAINTEXT":
+    def client(self, listener: str) -> list[str]:
+        if listener == "PLAINTEXT":
             return []
-        given = {"security.protocol": door, "ssl.truststore.type": "PEM", "ssl.truststore.location": str(self._trusted)}
-        if door == "SASL_SSL":
+        given = {
+            "security.protocol": listener,
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self._trusted),
+        }
+        if listener == "SASL_SSL":
             given |= {"sasl.mechanism": "PLAIN", "sasl.jaas.config": f'{JAAS} username="bob" password="{PASSWORD}";'}
-        file = self._directory / f"{door}.properties"
+        file = self._directory / f"{listener}.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in given.items()))
         return ["--command-config", str(file)]
 
 
-def play(security: Security, script: Script, who: str, data_dir: Path, directory: Path) -> list[str]:
+def run_script(security: Security, script: Script, server: str, data_dir: Path, directory: Path) -> list[str]:
+    """Run the script on one server and return the normalized output of each step."""
     deletion = directory / "deletion.json"
     deletion.write_text(json.dumps({"version": 1, "partitions": [{"topic": "first", "partition": 4, "offset": 1}]}))
     outputs = []
-    for number, one in enumerate(script):
+    for number, step in enumerate(script):
         if number % 10 == 0:
-            say(f"{who}: {number} of {len(script)} calls of Kafka's tools")
-        if isinstance(one, Act):
-            outputs.append(one.run(f"{LOOPBACK}:{security.ports['PLAINTEXT']}"))
+            print_progress(f"{server}: {number} of {len(script)} calls of Kafka's tools")
+        if isinstance(step, Action):
+            outputs.append(step.run(f"{LOOPBACK}:{security.ports['PLAINTEXT']}"))
             continue
-        arguments = [argument.replace("{deletion}", str(deletion)) for argument in one.arguments]
-        where = ["--bootstrap-server", f"{LOOPBACK}:{security.ports[one.door]}", *security.client(one.door)]
-        # Tools with subcommands differ in whether the server goes before or after them.
-        front = one.tool in ("metadata-quorum", "features", "transactions")
-        call = [*where, *arguments] if front else [*arguments, *where]
-        done = tool(one.tool, *call, input=one.input.encode())
+        arguments = [argument.replace("{deletion}", str(deletion)) for argument in step.arguments]
+        address = ["--bootstrap-server", f"{LOOPBACK}:{security.ports[step.listener]}", *security.client(step.listener)]
+        # Tools with subcommands differ in whether the server is named before or after them.
+        server_first = step.tool in ("metadata-quorum", "features", "transactions")
+        command = [*address, *arguments] if server_first else [*arguments, *address]
+        done = tool(step.tool, *command, input=step.input.encode())
         text = done.stdout.decode(errors="replace") + "\n" + done.stderr.decode(errors="replace")
         text = text.replace('}{"key"', '}\n{"key"')  # formatters print nothing between two records
-        outputs.append(normal(text, one, data_dir, directory) + f"\nexit {done.returncode}")
+        outputs.append(normalize(text, step, data_dir, directory) + f"\nexit {done.returncode}")
     return outputs
 
 
-def normal(text: str, one: Step, data_dir: Path, directory: Path) -> str:
+def normalize(text: str, step: Step, data_dir: Path, directory: Path) -> str:
+    """Return the lines to be compared, with placeholders for what cannot be equal."""
     lines = [" ".join(line.split()) for line in text.splitlines() if line.strip() and not _is_noise(line)]
-    if one.keep:
-        lines = [line for line in lines if re.search(one.keep, line)]
-    lines = [_without_random_ids(one.tidy(line), one, data_dir, directory) for line in lines]
-    if one.distinct:
+    if step.keep:
+        lines = [line for line in lines if re.search(step.keep, line)]
+    lines = [_replace_variables(step.tidy(line), step, data_dir, directory) for line in lines]
+    if step.distinct:
         lines = list(dict.fromkeys(lines))
-    return "\n".join(sorted(lines) if one.unordered else lines)
+    return "\n".join(sorted(lines) if step.unordered else lines)
 
 
-def _without_random_ids(line: str, one: Step, data_dir: Path, directory: Path) -> str:
+def _replace_variables(line: str, step: Step, data_dir: Path, directory: Path) -> str:
     line = line.replace(str(data_dir), "DATA").replace(str(directory), "WORK")
-    for pattern, name in ((_ADDRESS, "ADDRESS"), (_UUID, "ID"), (_TIME, "TIME")):
-        line = pattern.sub(name, line)
-    for forgotten in one.forget:
-        line = re.sub(forgotten, "N", line)
+    for variable, name in ((_ADDRESS, "ADDRESS"), (_UUID, "ID"), (_TIME, "TIME")):
+        line = variable.sub(name, line)
+    for pattern in step.forget:
+        line = re.sub(pattern, "N", line)
     return line
 
 
@@ -165,23 +172,25 @@ def _is_noise(line: str) -> bool:
     )
 
 
-def both(
-    make: Callable[[], Script], differences: Callable[[str], None], settings: Mapping[str, str] | None = None
-) -> int:
-    """Play the script, made anew for each side, report every difference and return the number of calls."""
+def compare_servers(
+    make_script: Callable[[], Script], settings: Mapping[str, str] | None = None
+) -> tuple[int, list[str]]:
+    """Run the script, made anew for each server, and return the number of calls and the differences."""
     with tempfile.TemporaryDirectory(prefix="headrace-tools-") as name:
         directory = Path(name)
-        played: dict[str, list[str]] = {}
+        outputs: dict[str, list[str]] = {}
         script: Script = ()
-        for who in ("Kafka", "Headrace"):
+        for server in ("Kafka", "Headrace"):
             security = Security(directory)
-            script = make()
+            script = make_script()
             given = security.settings() | dict(settings or {})
-            server = (KafkaPeer if who == "Kafka" else NodeProcess)(given, directory=directory / who)
-            server.port = security.ports["PLAINTEXT"]
-            with server:
-                played[who] = play(security, script, who, server.data_dir, directory)
-        for one, theirs, ours in zip(script, played["Kafka"], played["Headrace"], strict=True):
-            if theirs != ours:
-                differences(f"{one}\n  Kafka:    {theirs!r}\n  Headrace: {ours!r}")
-    return len(script)
+            process = (KafkaPeer if server == "Kafka" else NodeProcess)(given, directory=directory / server)
+            process.port = security.ports["PLAINTEXT"]
+            with process:
+                outputs[server] = run_script(security, script, server, process.data_dir, directory)
+    differences = [
+        f"{step}\n  Kafka:    {kafka!r}\n  Headrace: {headrace!r}"
+        for step, kafka, headrace in zip(script, outputs["Kafka"], outputs["Headrace"], strict=True)
+        if kafka != headrace
+    ]
+    return len(script), differences

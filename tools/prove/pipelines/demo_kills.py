@@ -1,6 +1,6 @@
-"""The main job under kill -9 at random moments: its node, generator, driver, Spark, itself, or all at once.
+"""The demo under kill -9 at random moments: of its node, generator, driver, Spark, itself, or all at once.
 
-It is restarted whenever nothing else restarts it. In the end its own summary must be right.
+It is restarted whenever nothing else restarts it. At the end its own check of the results must pass.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ MAIN, SPARK, ALL = "main", "spark", "all"
 KINDS = {NODE: 3, GENERATOR: 3, PIPELINES: 3, SPARK: 2, MAIN: 2, ALL: 3}
 RATE = 2_000  # events per second while the number of events is unlimited
 LEFT_OVER_S_MAX = 30.0
-LAST_KILLS_SHARE = 0.3  # share of kills that hit a run that is about to end
-BLIND_PROBABILITY = 0.3  # probability that a kill does not wait for progress of Spark
+LAST_KILLS_SHARE = 0.3  # share of kills that hit a run which ends by itself
+BLIND_PROBABILITY = 0.3  # probability of a kill that does not wait for progress of Spark
 BLIND_S_MAX, AFTER_BATCH_S_MAX = 12.0, 3.0
-MOVES_S_MAX = 300.0
+PROGRESS_S_MAX = 300.0
 END_S_MAX = 1_200.0
-TURN_S = 0.1
+POLL_S = 0.1
 RIGHT = "events in = events out"
 SHOWN_CHARACTERS = 4_000
 MEGABYTE = 1_000_000
 
 
-class Job:
-    """`make run`, across restarts. Its processes are in its folder's register, or are descendants of those."""
+class Demo:
+    """`make run` across restarts. Its processes are in the register of its folder or descend from those."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -75,13 +75,13 @@ class Job:
 
     def kill(self, kind: str) -> bool:
         """Kill processes of this kind. Return False if there are none now."""
-        self._note_sessions()
+        self._record_sessions()
         if kind == MAIN:
             return self._kill_main()
         if kind == ALL:
-            there = list(self.register.left().values())
+            registered = list(self.register.left().values())
             done = self._kill_main()
-            for one in there:
+            for one in registered:
                 with suppress(ProcessLookupError):
                     os.killpg(one.pid, signal.SIGKILL)
             return done
@@ -91,10 +91,10 @@ class Job:
         with suppress(psutil.NoSuchProcess):
             process = psutil.Process(found.pid)
             if kind == SPARK:
-                machines = [one for one in process.children(recursive=True) if one.name() == "java"]
-                if not machines:
+                jvms = [one for one in process.children(recursive=True) if one.name() == "java"]
+                if not jvms:
                     return False
-                process = machines[0]
+                process = jvms[0]
             process.kill()
             return True
         return False
@@ -111,7 +111,7 @@ class Job:
         paths = (self.folders.checkpoints / query.pipeline / query.result.name for query in QUERIES)
         return sum(position(path).batch + 1 for path in paths)
 
-    def _note_sessions(self) -> None:
+    def _record_sessions(self) -> None:
         self._sessions |= {one.pid for one in self.register.left().values()}
 
     def left_over(self) -> list[str]:
@@ -124,114 +124,118 @@ class Job:
         return found
 
     def measure(self) -> None:
-        self._note_sessions()
-        there = self.register.left()
+        """Update the maximum memory of node and generator."""
+        self._record_sessions()
+        registered = self.register.left()
         used = 0
         for name in (NODE, GENERATOR):
             with suppress(psutil.NoSuchProcess, KeyError):
-                used += int(psutil.Process(there[name].pid).memory_info().rss)
+                used += int(psutil.Process(registered[name].pid).memory_info().rss)
         self.memory_bytes_max = max(self.memory_bytes_max, used)
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self._log.read_text(errors="replace")
 
-    def last_words(self) -> str:
+    def log_end(self) -> str:
+        """Return the end of the demo's output and of the driver's log."""
         driver = self.folders.log(PIPELINES)
         driver_log = driver.read_text(errors="replace") if driver.exists() else ""
-        return f"{self.said()[-SHOWN_CHARACTERS:]}\n{driver_log[-SHOWN_CHARACTERS:]}"
+        return f"{self.output()[-SHOWN_CHARACTERS:]}\n{driver_log[-SHOWN_CHARACTERS:]}"
 
     def close(self) -> None:
         self.kill(ALL)
-        deadline = time.monotonic() + MOVES_S_MAX
+        deadline = time.monotonic() + PROGRESS_S_MAX
         while self.register.left() and time.monotonic() < deadline:
-            time.sleep(TURN_S)
+            time.sleep(POLL_S)
 
 
-def demo_under_kills(kills: int, seed: int, say: Callable[[str], None]) -> str:
-    """Run the job under kills and return a summary. Raise AssertionError if its results are not right."""
+def demo_under_kills(kills: int, seed: int, print_progress: Callable[[str], None]) -> str:
+    """Run the demo under kills and return a summary. Raise AssertionError if its results are not right."""
     random = Random(seed)
     done: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="demo-kills-") as folder:
-        job = Job(Path(folder))
+        demo = Demo(Path(folder))
         try:
             endless = ("--rate", str(RATE))
             to_the_end = ("--events", "1")  # existing events count: the run ends with all of them
             last = round(kills * LAST_KILLS_SHARE)
             for count, arguments in ((kills - last, endless), (last, to_the_end)):
-                job.start(*arguments)
-                _play(job, count, arguments, random, done, say)
+                demo.start(*arguments)
+                _run_under_kills(demo, count, arguments, random, done, print_progress)
                 if arguments == endless:
-                    job.kill(ALL)
-            _finish(job, to_the_end)
-            _expect_nothing_left(job)
-            left = [line for line in job.said().splitlines() if "Traceback" in line]
-            assert not left, f"seed {seed}: {left}: {job.last_words()}"
-            (summary,) = [line for line in job.said().splitlines() if " events: " in line and "clicks and" in line][-1:]
+                    demo.kill(ALL)
+            _finish(demo, to_the_end)
+            _check_no_process_left(demo)
+            tracebacks = [line for line in demo.output().splitlines() if "Traceback" in line]
+            assert not tracebacks, f"seed {seed}: {len(tracebacks)} tracebacks: {demo.log_end()}"
+            (summary,) = [line for line in demo.output().splitlines() if " events: " in line and "clicks and" in line][
+                -1:
+            ]
         finally:
-            job.close()
-    driver_log = ", ".join(f"{times} of {kind}" for kind, times in sorted(done.items()))
-    memory = f"node and generator at most {job.memory_bytes_max / MEGABYTE:.0f} MB"
-    return (
-        f"{done.total()} kills ({driver_log}), {job.starts} starts, {summary}, all results once; {memory} (seed {seed})"
-    )
+            demo.close()
+    kinds = ", ".join(f"{times} of {kind}" for kind, times in sorted(done.items()))
+    memory = f"node and generator at most {demo.memory_bytes_max / MEGABYTE:.0f} MB"
+    return f"{done.total()} kills ({kinds}), {demo.starts} starts, {summary}, all results once; {memory} (seed {seed})"
 
 
-def _play(
-    job: Job,
+def _run_under_kills(
+    demo: Demo,
     count: int,
     arguments: tuple[str, ...],
     random: Random,
     done: Counter[str],
-    say: Callable[[str], None],
+    print_progress: Callable[[str], None],
 ) -> None:
-    """Kill this many times, or fewer if the job ends before."""
+    """Kill this many times, or fewer if the demo ends before."""
     wanted = done.total() + count
     while done.total() < wanted:
-        _let_it_work(job, random)
-        if job.code == 0:
+        _wait_for_progress(demo, random)
+        if demo.code == 0:
             return
-        _start_again(job, arguments)
+        _restart_if_killed(demo, arguments)
         kind = random.choices(list(KINDS), list(KINDS.values()))[0]
-        if not job.kill(kind):
+        if not demo.kill(kind):
             continue
         done[kind] += 1
-        say(f"{done.total()}: {kind} is killed; {job.batches()} batches so far")
-        _start_again(job, arguments)
+        print_progress(f"kill {done.total()}: {kind}, after {demo.batches()} batches")
+        _restart_if_killed(demo, arguments)
 
 
-def _let_it_work(job: Job, random: Random) -> None:
+def _wait_for_progress(demo: Demo, random: Random) -> None:
     if random.random() < BLIND_PROBABILITY:
         end = time.monotonic() + random.uniform(0, BLIND_S_MAX)
     else:
-        before, deadline = job.batches(), time.monotonic() + MOVES_S_MAX
-        while job.batches() <= before and job.code is None:
-            assert time.monotonic() < deadline, f"nothing moves any more: {job.last_words()}"
-            job.measure()
-            time.sleep(TURN_S)
+        before, deadline = demo.batches(), time.monotonic() + PROGRESS_S_MAX
+        while demo.batches() <= before and demo.code is None:
+            assert time.monotonic() < deadline, (
+                f"no batch was completed within {PROGRESS_S_MAX:.0f} s: {demo.log_end()}"
+            )
+            demo.measure()
+            time.sleep(POLL_S)
         end = time.monotonic() + random.uniform(0, AFTER_BATCH_S_MAX)
-    while time.monotonic() < end and job.code is None:
-        time.sleep(TURN_S)
+    while time.monotonic() < end and demo.code is None:
+        time.sleep(POLL_S)
 
 
-def _start_again(job: Job, arguments: tuple[str, ...]) -> None:
-    if job.code is not None and job.code != 0:
-        assert job.code == -signal.SIGKILL, f"it ended with code {job.code}: {job.last_words()}"
-        job.start(*arguments)
+def _restart_if_killed(demo: Demo, arguments: tuple[str, ...]) -> None:
+    if demo.code is not None and demo.code != 0:
+        assert demo.code == -signal.SIGKILL, f"the demo exited with {demo.code}: {demo.log_end()}"
+        demo.start(*arguments)
 
 
-def _finish(job: Job, arguments: tuple[str, ...]) -> None:
+def _finish(demo: Demo, arguments: tuple[str, ...]) -> None:
     deadline = time.monotonic() + END_S_MAX
-    while job.code != 0:
-        assert time.monotonic() < deadline, f"it does not come to its end: {job.last_words()}"
-        _start_again(job, arguments)
-        job.measure()
-        time.sleep(TURN_S)
-    assert RIGHT in job.said(), job.last_words()
+    while demo.code != 0:
+        assert time.monotonic() < deadline, f"the demo did not end within {END_S_MAX:.0f} s: {demo.log_end()}"
+        _restart_if_killed(demo, arguments)
+        demo.measure()
+        time.sleep(POLL_S)
+    assert RIGHT in demo.output(), demo.log_end()
 
 
-def _expect_nothing_left(job: Job) -> None:
-    """Check that no process outlives the job, such as a Spark without its driver."""
+def _check_no_process_left(demo: Demo) -> None:
+    """Check that no process outlives the demo, such as a Spark without its driver."""
     deadline = time.monotonic() + LEFT_OVER_S_MAX
-    while left := job.left_over():
-        assert time.monotonic() < deadline, f"processes are left: {left}"
-        time.sleep(TURN_S)
+    while left := demo.left_over():
+        assert time.monotonic() < deadline, f"processes are still running: {left}"
+        time.sleep(POLL_S)

@@ -16,18 +16,18 @@ from typing import Any
 
 from headrace.demo.results.tables import rows_of
 from tools.prove.spark import topics
-from tools.prove.spark.sessions import TURN_S, Session
+from tools.prove.spark.sessions import POLL_S, Session
 from tools.prove.transactions.reading import COMMITTED, read_all
 
 DISK = "16m"
 PARTITIONS = 2
-FEED = 50  # records per feed
+FEED = 50  # numbers per feed
 FEED_EVERY_S = 0.2
-RUNS_S_MAX, NOTICED_S_MAX, MENDED_S_MAX = 180.0, 120.0, 180.0
+FIRST_RESULTS_S_MAX, ERROR_S_MAX, RECOVERY_S_MAX = 180.0, 120.0, 180.0
 FULL = "the disk is full"
 SHOWN_CHARACTERS = 3000
 MOUNT = 'mount -t tmpfs -o size="$1" none "$2" && shift 2 && exec "$@"'
-APART = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", MOUNT, "sh", DISK]
+PRIVATE_DISK = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", MOUNT, "sh", DISK]
 PIPELINE = """
 name: numbers
 settings: {{kafka.bootstrap.servers: "{bootstrap}"}}
@@ -43,18 +43,20 @@ sinks:
 """
 
 
-def cannot_be_full() -> str | None:
+def mount_error() -> str | None:
     """Return why a private disk cannot be mounted here, or None."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            done = subprocess.run([*APART, folder, "true"], capture_output=True, text=True, timeout=30, check=False)
+            done = subprocess.run(
+                [*PRIVATE_DISK, folder, "true"], capture_output=True, text=True, timeout=30, check=False
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
-            return f"no disk of one's own: {error}"
-    return None if done.returncode == 0 else f"no disk of one's own: {done.stderr.strip()}"
+            return f"cannot mount a private disk: {error}"
+    return None if done.returncode == 0 else f"cannot mount a private disk: {done.stderr.strip()}"
 
 
-class Numbers:
-    """The pipeline and its continuous input."""
+class NumbersPipeline:
+    """A pipeline that copies numbers to a topic and a table, and its continuous input."""
 
     def __init__(self, folder: Path, bootstrap: str) -> None:
         from confluent_kafka import Producer
@@ -69,18 +71,19 @@ class Numbers:
         self._fed_at = 0.0
         file = folder / "numbers.yaml"
         file.write_text(PIPELINE.format(bootstrap=bootstrap, disk=self._disk, folder=folder))
-        command = [*APART, str(self._disk), sys.executable, "-m", "headrace", "pipelines", "run", str(file)]
+        command = [*PRIVATE_DISK, str(self._disk), sys.executable, "-m", "headrace", "pipelines", "run", str(file)]
         with self._log.open("ab") as log:
             self._session = Session([*command, "--runtime", str(folder / "runtime")], log, {})
 
-    def until(self, done: Callable[[], bool], seconds_max: float, what: str, *, feeding: bool = True) -> None:
+    def wait_until(self, done: Callable[[], bool], seconds_max: float, what: str, *, feeding: bool = True) -> None:
+        """Feed the pipeline until the condition is met. Raise AssertionError if it exits or the time is over."""
         deadline = time.monotonic() + seconds_max
         while not done():
-            assert self._session.ended is None, f"the driver has ended: {self.last_words()}"
-            assert time.monotonic() < deadline, f"not within {seconds_max:.0f} s: {what}: {self.last_words()}"
+            assert self._session.ended is None, f"the driver has exited: {self.log_end()}"
+            assert time.monotonic() < deadline, f"not within {seconds_max:.0f} s: {what}: {self.log_end()}"
             if feeding and time.monotonic() - self._fed_at > FEED_EVERY_S:
                 self.feed()
-            time.sleep(TURN_S)
+            time.sleep(POLL_S)
 
     def feed(self) -> None:
         """Write each number twice, so that deduplication has to remember it."""
@@ -92,7 +95,7 @@ class Numbers:
         self.fed += FEED
         self._fed_at = time.monotonic()
 
-    def fill_the_disk(self) -> int:
+    def fill_disk(self) -> int:
         """Fill the driver's disk completely and return the number of bytes written."""
         written = 0
         with self._ballast.open("wb", buffering=0) as file, suppress(OSError):
@@ -100,7 +103,7 @@ class Numbers:
                 written += file.write(bytes(4096))
         return written
 
-    def free_the_disk(self) -> None:
+    def free_disk(self) -> None:
         self._ballast.unlink()
 
     @property
@@ -116,11 +119,14 @@ class Numbers:
     def in_table(self) -> Counter[int]:
         return Counter(row["n"] for row in rows_of(self._folder / "table"))
 
-    def expect_all(self, where: str, read: Callable[[], Counter[int]]) -> None:
-        self.until(lambda: read().total() >= self.fed, MENDED_S_MAX, f"all numbers in the {where}", feeding=False)
+    def check_complete(self, where: str, read: Callable[[], Counter[int]]) -> None:
+        """Wait for all numbers and check that each is there once."""
+        self.wait_until(
+            lambda: read().total() >= self.fed, RECOVERY_S_MAX, f"all numbers in the {where}", feeding=False
+        )
         wanted, found = Counter(range(self.fed)), read()
         wrong = (found - wanted) + (wanted - found)
-        assert not wrong, f"{where}: {wrong.total()} are lost or twice: {sorted(wrong)[:5]}"
+        assert not wrong, f"{where}: {wrong.total()} are lost or duplicated: {sorted(wrong)[:5]}"
 
     def errors(self) -> dict[str, str]:
         """Return the errors by sink, as `headrace pipelines status` reports them."""
@@ -131,32 +137,35 @@ class Numbers:
         found: list[dict[str, Any]] = json.loads(completed.stdout or "[]")
         return {one["name"]: one["error"] for one in found if one["error"]}
 
-    def last_words(self) -> str:
+    def log_end(self) -> str:
         return self._log.read_text(errors="replace")[-SHOWN_CHARACTERS:]
 
     def close(self) -> None:
         self._session.close()
 
 
-def pipeline_on_a_full_disk(bootstrap: str, say: Callable[[str], None]) -> str:
+def pipeline_on_a_full_disk(bootstrap: str, print_progress: Callable[[str], None]) -> str:
+    """Fill the disk under a running pipeline, free it, check the results and return a summary."""
     with tempfile.TemporaryDirectory(prefix="full-disk-") as name:
-        numbers = Numbers(Path(os.path.realpath(name)), bootstrap)
+        pipeline = NumbersPipeline(Path(os.path.realpath(name)), bootstrap)
         try:
-            numbers.until(lambda: numbers.in_topic().total() > FEED, RUNS_S_MAX, "the first results")
-            size = numbers.fill_the_disk()
-            say(f"{numbers.fed} numbers so far; the disk of the checkpoint is filled with {size} bytes")
+            pipeline.wait_until(lambda: pipeline.in_topic().total() > FEED, FIRST_RESULTS_S_MAX, "the first results")
+            size = pipeline.fill_disk()
+            print_progress(f"{pipeline.fed} numbers so far; filled the disk of the checkpoint with {size} bytes")
             disk_errors: dict[str, str] = {}
 
-            def both_say_so() -> bool:
-                disk_errors.update({sink: text for sink, text in numbers.errors().items() if FULL in text})
+            def both_report_it() -> bool:
+                disk_errors.update({sink: text for sink, text in pipeline.errors().items() if FULL in text})
                 return len(disk_errors) == 2
 
-            numbers.until(both_say_so, NOTICED_S_MAX, f"both queries say that {FULL}")
-            say(disk_errors["copies"])
-            numbers.feed()
-            numbers.free_the_disk()
-            numbers.expect_all("topic", numbers.in_topic)
-            numbers.expect_all("table", numbers.in_table)
+            pipeline.wait_until(both_report_it, ERROR_S_MAX, f"both queries report that {FULL}")
+            print_progress(disk_errors["copies"])
+            pipeline.feed()
+            pipeline.free_disk()
+            pipeline.check_complete("topic", pipeline.in_topic)
+            pipeline.check_complete("table", pipeline.in_table)
         finally:
-            numbers.close()
-    return f"{numbers.fed} numbers, each twice in, once in topic and table; both queries said that {FULL}, and went on"
+            pipeline.close()
+    return (
+        f"{pipeline.fed} numbers written twice, once in topic and table; both queries reported that {FULL} and resumed"
+    )

@@ -29,21 +29,24 @@ RUN_S_MAX = 300.0
 TOPICS_S_MAX = 60.0
 READ_S = 10.0
 
-Found = Mapping[str, list[tuple[str, str]]]  # key and value by topic, sorted because partitions have no common order
+Record = tuple[bytes | None, bytes | None]  # key and value
+Found = Mapping[str, list[Record]]  # by topic, sorted because partitions have no common order
 
 
 class MovedPipeline:
+    """The example pipelines, run with different servers and Sparks."""
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._plays = 0
+        self._runs = 0
 
-    def play(self, bootstrap: str, master: str) -> Found:
+    def run(self, bootstrap: str, master: str) -> Found:
         """Run the examples and return everything in their result topics."""
-        self._plays += 1
-        here = self._folder / f"play-{self._plays}"
+        self._runs += 1
+        folder = self._folder / f"run-{self._runs}"
         for name in EXAMPLES:
-            shutil.copytree(ROOT / "examples" / "pipelines" / name, here / name, ignore=shutil.ignore_patterns(".*"))
-        _fresh_topics(bootstrap)
+            shutil.copytree(ROOT / "examples" / "pipelines" / name, folder / name, ignore=shutil.ignore_patterns(".*"))
+        _recreate_topics(bootstrap)
         _write(bootstrap)
         command = [
             sys.executable,
@@ -51,24 +54,24 @@ class MovedPipeline:
             "headrace",
             "pipelines",
             "run",
-            *(str(here / one) for one in EXAMPLES),
+            *(str(folder / one) for one in EXAMPLES),
             "--once",
         ]
         moved = ["--bootstrap-server", bootstrap, "--master", master]
-        run([*command, *moved], cwd=here, timeout_s=RUN_S_MAX, environment=environment())
+        run([*command, *moved], cwd=folder, timeout_s=RUN_S_MAX, environment=environment())
         return {topic: _read(bootstrap, topic) for topic in OUTPUTS}
 
-    def check(self, played: Mapping[str, Found]) -> None:
-        """Check that all places have the same results, and that they match the examples' own tests."""
-        (first, wanted), *others = played.items()
-        for where, found in others:
+    def check(self, results: Mapping[str, Found]) -> None:
+        """Check that all runs have the same results, and that they match the examples' own tests."""
+        (first, wanted), *others = results.items()
+        for name, found in others:
             for topic, records in found.items():
-                assert records == wanted[topic], f"{topic}: {where} is not as {first}"
+                assert records == wanted[topic], f"{topic}: the records of {name} differ from those of {first}"
         counts = {topic: len(records) for topic, records in wanted.items()}
         each = dict(zip(OUTPUTS, (2, 1, 2, 2, 3), strict=True))
         assert counts == {topic: COPIES * count for topic, count in each.items()}, counts
         for topic in ("orders-de", "payments-once"):
-            assert len({value for _, value in wanted[topic]}) == counts[topic], f"{topic} has records twice"
+            assert len({value for _, value in wanted[topic]}) == counts[topic], f"{topic} has duplicate records"
 
 
 def _lines() -> dict[str, list[str]]:
@@ -91,7 +94,7 @@ def _renumbered(line: str, copy: int) -> str:
     return json.dumps(row)
 
 
-def _fresh_topics(bootstrap: str) -> None:
+def _recreate_topics(bootstrap: str) -> None:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -128,7 +131,7 @@ def _write(bootstrap: str) -> None:
     assert left == 0, f"{left} records were not written"
 
 
-def _read(bootstrap: str, topic: str) -> list[tuple[str, str]]:
+def _read(bootstrap: str, topic: str) -> list[Record]:
     from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
     consumer = Consumer(
@@ -140,7 +143,8 @@ def _read(bootstrap: str, topic: str) -> list[tuple[str, str]]:
             "enable.auto.commit": False,
         }
     )
-    found, ended = [], 0
+    found: list[Record] = []
+    ended = 0
     try:
         consumer.assign([TopicPartition(topic, one, OFFSET_BEGINNING) for one in range(PARTITIONS)])
         while ended < PARTITIONS:
@@ -151,7 +155,7 @@ def _read(bootstrap: str, topic: str) -> list[tuple[str, str]]:
                 assert error.code() == KafkaError._PARTITION_EOF, error
                 ended += 1
                 continue
-            found.append(((message.key() or b"").decode(), (message.value() or b"").decode()))
+            found.append((message.key(), message.value()))
     finally:
         consumer.close()
-    return sorted(found)
+    return sorted(found, key=repr)

@@ -28,31 +28,34 @@ REFUSALS = {
 }
 # APIs that Kafka leaves open to every connected client, with the reason.
 OPEN = {
-    ApiKey.API_VERSIONS: "clients ask it before they log in, and it shows nothing but the versions of this software",
-    ApiKey.SASL_HANDSHAKE: "it is a part of the login",
-    ApiKey.SASL_AUTHENTICATE: "it is a part of the login",
-    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: "a client asks what it is to measure of itself",
-    ApiKey.PUSH_TELEMETRY: "a client tells what it measured of itself",
+    ApiKey.API_VERSIONS: "clients send it before they log in; the response contains only supported versions",
+    ApiKey.SASL_HANDSHAKE: "part of the login",
+    ApiKey.SASL_AUTHENTICATE: "part of the login",
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: "a client requests which of its own metrics to send",
+    ApiKey.PUSH_TELEMETRY: "a client sends its own metrics",
 }
-# The response has no error but contains only the brokers, which every client must know to reach any topic.
+# APIs whose response has no error but contains only the brokers, which every client must know to reach a topic.
 BROKERS_ONLY = {ApiKey.DESCRIBE_CLUSTER}
-# The response has no error and is empty: lists of visible things, and a version too old for an error code.
-SILENT = {(ApiKey.DESCRIBE_LOG_DIRS, 1)}
-SILENT |= {(ApiKey.LIST_GROUPS, version) for version in range(6)}
-SILENT |= {(ApiKey.LIST_TRANSACTIONS, version) for version in range(3)}
+# APIs and versions whose refusal is an empty response without an error: lists, and a version too old for an error code.
+EMPTY = {(ApiKey.DESCRIBE_LOG_DIRS, 1)}
+EMPTY |= {(ApiKey.LIST_GROUPS, version) for version in range(6)}
+EMPTY |= {(ApiKey.LIST_TRANSACTIONS, version) for version in range(3)}
 
 
 def batch() -> bytes:
+    """Return a batch with one record."""
     builder = BatchBuilder()
     builder.append(0, None, b"x")
     return bytes(builder.build())
 
 
 def of(key: int, /, **fields: Any) -> Any:
+    """Return a request of the API with these fields."""
     return APIS[key].request(**fields)
 
 
 def part(key: int, kind: str, /, **fields: Any) -> Any:
+    """Return a nested structure of the API's request."""
     return getattr(APIS[key].request, kind)(**fields)
 
 
@@ -154,6 +157,7 @@ def forged() -> bytes:
 
 
 def codes_in(value: Any) -> Iterator[int]:
+    """Yield all error codes in a response."""
     if hasattr(value, "__struct_fields__"):
         for name in value.__struct_fields__:
             inner = getattr(value, name)
@@ -165,7 +169,7 @@ def codes_in(value: Any) -> Iterator[int]:
             yield from codes_in(one)
 
 
-def answer_gives_anything(answer: Any) -> bool:
+def discloses_anything(response: Any) -> bool:
     """Return whether anything below the top level has the error code NONE."""
 
     def inner(value: Any) -> bool:
@@ -178,10 +182,10 @@ def answer_gives_anything(answer: Any) -> bool:
             return True
         return any(inner(getattr(value, name)) for name in value.__struct_fields__)
 
-    own = getattr(answer, "error_code", None)
+    own = getattr(response, "error_code", None)
     if own:
         return False
-    return any(inner(getattr(answer, name)) for name in answer.__struct_fields__ if name != "brokers")
+    return any(inner(getattr(response, name)) for name in response.__struct_fields__ if name != "brokers")
 
 
 async def check_refusal(connection: Connection, key: ApiKey, version: int, topic_id: Any, *, controller: bool) -> None:
@@ -190,12 +194,12 @@ async def check_refusal(connection: Connection, key: ApiKey, version: int, topic
         request = of(key, include_cluster_authorized_operations=True)
         if controller:
             request.endpoint_type = 2 if version else 1
-        answer = await connection.request(request, version=version)
-        assert answer.error_code or answer.cluster_authorized_operations == 0, (key.name, version, answer)
+        response = await connection.request(request, version=version)
+        assert response.error_code or response.cluster_authorized_operations == 0, (key.name, version, response)
         return
-    answer = await connection.request(SAMPLES[key](version, topic_id), version=version)
-    codes = list(codes_in(answer))
-    assert codes and set(codes) <= REFUSALS | {ErrorCode.NONE}, (key.name, version, answer)
-    assert any(code in REFUSALS for code in codes) or (key, version) in SILENT, (key.name, version, answer)
+    response = await connection.request(SAMPLES[key](version, topic_id), version=version)
+    codes = list(codes_in(response))
+    assert codes and set(codes) <= REFUSALS | {ErrorCode.NONE}, (key.name, version, response)
+    assert any(code in REFUSALS for code in codes) or (key, version) in EMPTY, (key.name, version, response)
     # The top level may succeed, but then nothing below it may.
-    assert not answer_gives_anything(answer), (key.name, version, answer)
+    assert not discloses_anything(response), (key.name, version, response)

@@ -22,15 +22,18 @@ _SERVER = "process.roles="
 def blocks() -> dict[str, str]:
     """Return the named blocks of the page: files by path, commands by the word in their first line."""
     found = {match["name"]: match["text"] for match in _BLOCK.finditer(PAGE.read_text())}
-    assert len(found) == len(_BLOCK.findall(PAGE.read_text())), f"two blocks of {PAGE.name} have one name"
+    assert len(found) == len(_BLOCK.findall(PAGE.read_text())), f"two blocks of {PAGE.name} have the same name"
     return found
 
 
 def server_files() -> list[str]:
+    """Return the names of the files that configure a server."""
     return [Path(name).name for name, text in blocks().items() if _SERVER in text]
 
 
 class SecuredFiles:
+    """The files of the page, written to a directory, and its commands."""
+
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.port, self.controller_port = free_port(), free_port()
@@ -44,21 +47,21 @@ class SecuredFiles:
         certificate.store.rename(self._etc / "server.pem")
         self._commands: dict[str, list[str]] = {}
         for name, text in blocks().items():
-            placed = self._place(text)
+            localized = self._localize(text)
             if name.startswith(_ETC):
-                Path(self._place(name)).write_text(placed)
+                Path(self._localize(name)).write_text(localized)
             else:
-                self._commands[name] = placed.splitlines()
+                self._commands[name] = localized.splitlines()
 
-    def _place(self, text: str) -> str:
-        places = {
+    def _localize(self, text: str) -> str:
+        replacements = {
             _ETC: str(self._etc),
             _DATA: str(self.directory / "data"),
             f":{_BROKER_PORT}": f":{self.port}",
             f":{_CONTROLLER_PORT}": f":{self.controller_port}",
         }
-        for written, real in places.items():
-            text = text.replace(written, real)
+        for documented, local in replacements.items():
+            text = text.replace(documented, local)
         return text
 
     def file(self, name: str) -> Path:
@@ -79,7 +82,7 @@ class SecuredFiles:
                 timeout=COMMAND_S_MAX,
                 env={**os.environ, "PATH": path},
             )
-            assert done.returncode == 0, f"{line}\nended with {done.returncode}: {done.stdout}{done.stderr}"
+            assert done.returncode == 0, f"{line}\nexited with {done.returncode}: {done.stdout}{done.stderr}"
 
 
 class SecuredNode(NodeProcess):

@@ -1,6 +1,6 @@
-"""The acts of the check secured-node: a node from the files of docs/security.md, users with and without permissions.
+"""The steps of the check secured-node: a node from the files of docs/security.md, users with and without permissions.
 
-What the first user does works; what the second one does is refused in time, with the error that names the reason.
+The first user's requests succeed; the second one's are refused in time, with the error that names the reason.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ TOPIC_REFUSED, GROUP_REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.G
 TRANSACTION_REFUSED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
-def properties_of_stranger(files: SecuredFiles) -> Path:
+def write_refused_client(files: SecuredFiles) -> Path:
     """Write the client file of a user who can log in but has no permissions."""
     path = files.file(f"{NOT_PERMITTED}.properties")
     path.write_text(files.file("alice.properties").read_text().replace("alice", NOT_PERMITTED))
     return path
 
 
-# --- our own client
+# --- Headrace's client
 
 
-def own_client(options: Mapping[str, str]) -> int:
+def use_client(options: Mapping[str, str]) -> int:
     """Use groups of both protocols with transactions that read and write; return the number of records read."""
     read = 0
     with Producer(dict(options)) as producer:
@@ -75,7 +75,7 @@ def own_client(options: Mapping[str, str]) -> int:
     return read
 
 
-def own_client_refused(options: Mapping[str, str]) -> int:
+def check_client_refused(options: Mapping[str, str]) -> int:
     """Check that each attempt is refused with the right error and return their number."""
 
     def produce() -> None:
@@ -103,21 +103,21 @@ def own_client_refused(options: Mapping[str, str]) -> int:
         (administer, {ErrorCode.CLUSTER_AUTHORIZATION_FAILED}),
     ]
     for attempt, codes in attempts:
-        began = time.monotonic()
+        started = time.monotonic()
         try:
             attempt()
         except KafkaError as error:
             assert error.code in codes, f"refused with {error.code.name}, expected one of {sorted(codes)}"
         else:
-            raise AssertionError(f"it was not refused, expected one of {sorted(codes)}")
-        assert time.monotonic() - began < REFUSED_S_MAX, f"the refusal took {time.monotonic() - began:.0f} s"
+            raise AssertionError(f"a request was not refused; expected one of {sorted(codes)}")
+        assert time.monotonic() - started < REFUSED_S_MAX, f"the refusal took {time.monotonic() - started:.0f} s"
     return len(attempts)
 
 
 # --- Kafka's tools
 
 _PERF = "--num-records 20 --record-size 10 --throughput -1"
-# Tool and arguments, standard input, text that the permitted user must see, error that the other one must see.
+# Tool and arguments, standard input, output for the permitted user, error for the other one.
 CALLS = (
     (f"console-producer --topic {TOPIC}", "one\ntwo\n", "", "TopicAuthorizationException"),
     (f"console-consumer --topic {TOPIC} --group {GROUP} --from-beginning --max-messages 1 --timeout-ms 30000",
@@ -130,48 +130,49 @@ CALLS = (
 )  # fmt: skip
 
 
-def kafkas_tools(files: SecuredFiles, *, permitted: bool) -> int:
+def use_kafka_tools(files: SecuredFiles, *, permitted: bool) -> int:
+    """Check that every call succeeds or is refused; return the number of calls."""
     config = files.file("alice.properties") if permitted else files.file(f"{NOT_PERMITTED}.properties")
     where = ["--bootstrap-server", f"{HOST}:{files.port}", "--command-config", str(config)]
-    for text, given, seen, refused in CALLS:
+    for text, given, printed, error in CALLS:
         name, *arguments = text.split()
         call = [*where, *arguments] if name == "transactions" else [*arguments, *where]
         done = tool(name, *call, input=given.encode(), timeout_s=TOOL_S_MAX)
-        said = (done.stdout + done.stderr).decode(errors="replace")
-        expected = seen if permitted else refused
-        assert expected in said, (
-            f"kafka-{text} ({'' if permitted else 'not '}permitted) did not say {expected!r}: {said}"
+        output = (done.stdout + done.stderr).decode(errors="replace")
+        expected = printed if permitted else error
+        assert expected in output, (
+            f"kafka-{text} ({'' if permitted else 'not '}permitted) did not print {expected!r}: {output}"
         )
-        assert not permitted or (done.returncode == 0 and "Exception" not in said), f"kafka-{text}: {said}"
+        assert not permitted or (done.returncode == 0 and "Exception" not in output), f"kafka-{text}: {output}"
     return len(CALLS)
 
 
 # --- Spark
 
 
-def spark_jobs(files: SecuredFiles, log: Path) -> int:
+def run_spark_jobs(files: SecuredFiles, log: Path) -> int:
     """Run Spark's jobs and return the number of rows that the permitted user's stream copied."""
 
     def options(name: str) -> dict[str, str]:
         return {f"kafka.{key}": value for key, value in files.properties(name).items()}
 
-    story = {
+    job = {
         "permitted": options("alice.properties"),
         "refused": options(f"{NOT_PERMITTED}.properties"),
         "source": TOPIC,
         "target": TARGET,
     }
-    program = Program("tools.prove.spark.secured", json.dumps(story), log=log)
+    program = Program("tools.prove.spark.secured", json.dumps(job), log=log)
     try:
-        program.heard("done", SPARK_S_MAX)
+        program.wait_for_event("done", SPARK_S_MAX)
     finally:
         program.close()
-    steps: dict[str, Any] = {one["name"]: one for one in program.said}
+    steps: dict[str, Any] = {event["name"]: event for event in program.events}
     for name in ("copied", "counted"):
-        assert steps[name]["error"] is None, f"Spark, {name}: {steps[name]['error']}"
+        assert steps[name]["error"] is None, f"Spark job {name}: {steps[name]['error']}"
     for name in ("refused-stream", "refused-read", "refused-write"):
         error = steps[name]["error"]
-        assert error is not None and "AUTHORIZATION_FAILED" in error, f"Spark, {name}: {error}"
+        assert error is not None and "AUTHORIZATION_FAILED" in error, f"Spark job {name}: {error}"
     rows = int(steps["counted"]["result"])
     assert rows > 0, "Spark copied nothing"
     return rows
@@ -186,55 +187,55 @@ def _security(options: Mapping[str, str], **more: str) -> ClientSecurity:
     return make_security({**values, **given, **more}, Random(3))
 
 
-async def _listed(port: int, security: ClientSecurity) -> dict[ApiKey, tuple[int, int]]:
+async def _served_apis(port: int, security: ClientSecurity) -> dict[ApiKey, tuple[int, int]]:
     """Return the APIs that the listener serves, from ApiVersions."""
     connection = await Connection.connect(HOST, port, security=security)
-    answer = await connection.request(of(18, client_software_name="headrace", client_software_version="1"), version=4)
+    response = await connection.request(of(18, client_software_name="headrace", client_software_version="1"), version=4)
     await connection.close()
-    return {ApiKey(one.api_key): (one.min_version, one.max_version) for one in answer.api_keys}
+    return {ApiKey(one.api_key): (one.min_version, one.max_version) for one in response.api_keys}
 
 
-async def refuse_every_api(files: SecuredFiles, topic_id: Any) -> tuple[int, int]:
+async def check_every_api_refused(files: SecuredFiles, topic_id: Any) -> tuple[int, int]:
     """Check that both listeners refuse a user without permissions; return the number of requests and APIs."""
     security = _security(files.properties(f"{NOT_PERMITTED}.properties"))
     requests, apis = 0, 0
     for port, controller in ((files.port, False), (files.controller_port, True)):
-        for key, (low, high) in (await _listed(port, security)).items():
+        for key, (low, high) in (await _served_apis(port, security)).items():
             if key in OPEN:
                 continue
             apis += 1
             low = max(low, 3) if key is ApiKey.PRODUCE else low  # listed for librdkafka, but not served
             for version in sorted({low, high}):
                 connection = await Connection.connect(HOST, port, security=security)
-                wanted = METADATA_TOPIC_ID if controller else topic_id
-                await check_refusal(connection, key, version, wanted, controller=controller)
+                requested_id = METADATA_TOPIC_ID if controller else topic_id
+                await check_refusal(connection, key, version, requested_id, controller=controller)
                 await connection.close()
                 requests += 1
     return requests, apis
 
 
-async def refuse_without_login(files: SecuredFiles) -> int:
+async def check_refused_without_login(files: SecuredFiles) -> int:
     """Check that without a login, every API but those of the login closes the connection; return their number."""
-    known = _security(files.properties("admin.properties"))
-    nobody = _security({**files.properties("admin.properties"), "security.protocol": "SSL"})
+    admin = _security(files.properties("admin.properties"))
+    without_login = _security({**files.properties("admin.properties"), "security.protocol": "SSL"})
     tried = 0
     for port in (files.port, files.controller_port):
-        for key, (_, version) in (await _listed(port, known)).items():
+        for key, (_, version) in (await _served_apis(port, admin)).items():
             if key in OPEN:
                 continue
-            connection = await Connection.connect(HOST, port, security=nobody)
+            connection = await Connection.connect(HOST, port, security=without_login)
             try:
                 request = SAMPLES[key](version, METADATA_TOPIC_ID) if key in SAMPLES else of(key)
                 await asyncio.wait_for(connection.request(request, version=version), REFUSED_S_MAX)
             except (Disconnected, NoResponse):
                 tried += 1
             else:
-                raise AssertionError(f"{key.name} was answered on port {port} without a login")
+                raise AssertionError(f"{key.name} got a response on port {port} without a login")
             finally:
                 await connection.close()
         try:
             await Connection.connect(HOST, port, timeout_s=REFUSED_S_MAX)
         except (Disconnected, NoResponse):
             continue
-        raise AssertionError(f"port {port} answers without TLS")
+        raise AssertionError(f"port {port} accepts connections without TLS")
     return tried

@@ -1,4 +1,4 @@
-"""Compaction on running nodes, seen by clients, dump-log and Kafka: exactly the last value of every key stays."""
+"""Compaction on running nodes, observed with clients, dump-log and Kafka: exactly the last value of every key remains."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from confluent_kafka.admin import (
 from testkit.kafka_peer import KafkaPeer, tool
 
 from headrace.testing.processes import NodeProcess
-from tools.prove.registry import say
+from tools.prove.registry import print_progress
 from tools.prove.storage.dump_log import dump_everything
 
 WAIT_S = 60.0
 CLEAN_S_MAX = 300.0
-AHEAD_MS = 600_000  # how far in the future the timestamp is of the record that makes the active segment roll
-ROLLER = b"the one that rolls"
+AHEAD_MS = 600_000  # how far the timestamp of a rolling record is in the future
+ROLLING_KEY = b"rolls the segment"
 CHECKPOINT = "cleaner-offset-checkpoint"
 SETTINGS = {"log.cleaner.backoff.ms": "100", "log.segment.delete.delay.ms": "1000", "log.initial.task.delay.ms": "100"}
 TOPIC_CONFIGS = {"cleanup.policy": "compact", "segment.ms": "300000", "segment.bytes": "1048576"}
@@ -74,9 +74,9 @@ def make_producer(bootstrap: str, **options: object) -> Producer:
 
 
 def roll(producer: Producer, topic: str, turn: int = 0) -> None:
-    """Close the active segment with a record from far ahead, further with each turn."""
+    """Roll the active segment with a record whose timestamp is in the future, further with each turn."""
     assert producer.flush(WAIT_S) == 0
-    producer.produce(topic, b"", ROLLER, timestamp=int(time.time() * 1000) + (turn + 1) * AHEAD_MS)
+    producer.produce(topic, b"", ROLLING_KEY, timestamp=int(time.time() * 1000) + (turn + 1) * AHEAD_MS)
     assert producer.flush(WAIT_S) == 0
 
 
@@ -93,15 +93,17 @@ def read_all(bootstrap: str, topic: str) -> Kept:
     try:
         low, _ = watermarks(consumer, topic)
         consumer.assign([TopicPartition(topic, 0, low)])
-        heard = time.monotonic()
+        received_at = time.monotonic()
         while True:
             messages = consumer.consume(10_000, 0.1)
-            heard = time.monotonic() if messages else heard
-            assert time.monotonic() < heard + WAIT_S, f"{topic} gave nothing for {WAIT_S:.0f} s"
+            received_at = time.monotonic() if messages else received_at
+            assert time.monotonic() < received_at + WAIT_S, f"no records of {topic} for {WAIT_S:.0f} s"
             for message in messages:
                 error = message.error()
                 if error is None:
-                    found.append((message.offset() or 0, message.key(), message.value()))
+                    offset = message.offset()
+                    assert offset is not None
+                    found.append((offset, message.key(), message.value()))
                 elif error.code() == KafkaError._PARTITION_EOF:
                     return found
                 else:
@@ -123,8 +125,8 @@ def watermarks(consumer: Consumer, topic: str) -> tuple[int, int]:
             time.sleep(0.1)
 
 
-def until_clean(data_dir: Path, bootstrap: str, topic: str) -> int:
-    """Wait until the checkpoint says that everything up to the last record was compacted, and return the end offset."""
+def wait_until_clean(data_dir: Path, bootstrap: str, topic: str) -> int:
+    """Wait until everything up to the last record is compacted, according to the checkpoint; return the end offset."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
     _, high = watermarks(consumer, topic)
     consumer.close()
@@ -149,8 +151,8 @@ def wait(what: str, condition: Callable[[], bool]) -> None:
 
 def check_files(data_dir: Path) -> None:
     """Check the files with Kafka's dump-log, ignoring the gaps in offsets that it reports."""
-    trouble = [line for line in dump_everything(data_dir).trouble if not GAP.match(line)]
-    assert not trouble, "\n".join(trouble[:20])
+    problems = [line for line in dump_everything(data_dir).problems if not GAP.match(line)]
+    assert not problems, "\n".join(problems[:20])
 
 
 # --- a hundred records become one
@@ -162,10 +164,10 @@ def hundred_become_one(node: NodeProcess) -> None:
     for number in range(100):
         producer.produce("hundred", b"%d" % number, b"one")
     roll(producer, "hundred")
-    until_clean(node.data_dir, node.bootstrap, "hundred")
+    wait_until_clean(node.data_dir, node.bootstrap, "hundred")
     assert read_all(node.bootstrap, "hundred")[:-1] == [(99, b"one", b"99")]
     file = node.data_dir / "hundred-0" / f"{0:020d}.log"
-    wait("the segment is exchanged", file.exists)
+    wait("the compacted segment replaces the old one", file.exists)
     command = [sys.executable, "-m", "headrace", "dump-log", "--print-data-log", str(file)]
     ours = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     kafkas = tool("dump-log", "--print-data-log", "--files", str(file)).stdout.decode()
@@ -190,7 +192,7 @@ def keyed_topic(node: NodeProcess, records: int, keys: int, kills: int, random: 
     padding = b"." * (VALUE_BYTES - 8)
     for number in range(records):
         if kills and number and number % (records // (kills + 1)) == 0:
-            say(f"killed after {number} records, {len(expected)} keys")
+            print_progress(f"kill -9 after {number} records with {len(expected)} keys")
             node.kill()
             node.start()
         key = b"key-%d" % random.randrange(keys)
@@ -205,67 +207,68 @@ def keyed_topic(node: NodeProcess, records: int, keys: int, kills: int, random: 
         if number % 1000 == 0:
             producer.poll(0)
     roll(producer, "keyed")
-    assert not failed, f"{len(failed)} records were not taken: {failed[0]}"
+    assert not failed, f"{len(failed)} records were not acknowledged: {failed[0]}"
     return expected
 
 
 def check_keys(found: Kept, expected: dict[bytes, bytes | None]) -> None:
-    kept = {key: value for _, key, value in found if key != ROLLER}
+    kept = {key: value for _, key, value in found if key != ROLLING_KEY}
     wrong = [key for key, value in expected.items() if key not in kept or kept[key] != value]
-    assert not wrong, f"{len(wrong)} of {len(expected)} keys have not their last value, {wrong[0]!r} for one"
+    assert not wrong, f"{len(wrong)} of {len(expected)} keys do not have their last value, for example {wrong[0]!r}"
     assert len(found) == len(expected) + 1, f"{len(found) - 1} records for {len(expected)} keys"
 
 
-def prove(work: Path, records: int, keys: int, kills: int, seed: int) -> str:
+def check_compaction(work: Path, records: int, keys: int, kills: int, seed: int) -> str:
+    """Compact a topic during writes and kills, check what remains and return a summary."""
     random = Random(seed)
     node = NodeProcess(SETTINGS, directory=work)
     with node:
         hundred_become_one(node)
-        say(f"{records} records of {keys} keys, {kills} times kill -9")
-        began = time.monotonic()
+        print_progress(f"writing {records} records with {keys} keys, with {kills} times kill -9")
+        started = time.monotonic()
         expected = keyed_topic(node, records, keys, kills, random)
-        written_s = time.monotonic() - began
+        written_s = time.monotonic() - started
         alter(node.bootstrap, "keyed", DIRTY_RATIO, "0.0")
-        until_clean(node.data_dir, node.bootstrap, "keyed")
+        wait_until_clean(node.data_dir, node.bootstrap, "keyed")
         ours = read_all(node.bootstrap, "keyed")
         check_keys(ours, expected)
         assert "cannot be compacted" not in node.log_text()
         assert node.terminate() == 0
-    say("Kafka's dump-log")
+    print_progress("checking the files with Kafka's dump-log")
     check_files(node.data_dir)
-    say("Kafka opens the directory")
+    print_progress("opening the directory with Kafka")
     peer = KafkaPeer({**SETTINGS, "log.cleaner.enable": "false"}, directory=work)
     with peer:
         theirs = read_all(peer.bootstrap, "keyed")
-        assert theirs == ours, "Kafka reads something else in the compacted directory"
-    return f"{records} records became {len(ours) - 1}, of as many keys, {kills} kills, {written_s:.0f} s of writes; seed {seed}"
+        assert theirs == ours, "Kafka reads other records in the compacted directory"
+    return f"{records} records became {len(ours) - 1}, one for each key, {kills} kills, {written_s:.0f} s of writes; seed {seed}"
 
 
-# --- the same topic, compacted by both
+# --- the same topic, compacted by both servers
 
 
 def same_records_as_kafka(work: Path, records: int, keys: int, seed: int, turns: int = 3) -> str:
-    """Write one keyed stream in all codecs to both servers, in turns; what is left must be equal, offset for offset."""
+    """Write the same records in all codecs to both servers in turns; what remains must be equal, offset for offset."""
     with (
         NodeProcess(SETTINGS, directory=work / "headrace") as node,
         KafkaPeer(SETTINGS, directory=work / "kafka") as peer,
     ):
-        sides = [(node.data_dir, node.bootstrap), (peer.data_dir, peer.bootstrap)]
-        for _, bootstrap in sides:
+        servers = [(node.data_dir, node.bootstrap), (peer.data_dir, peer.bootstrap)]
+        for _, bootstrap in servers:
             create(bootstrap, "same", min_cleanable_dirty_ratio="0.0", delete_retention_ms="2000")
         left = 0
         for turn in range(turns):
             time.sleep(2.1 if turn else 0)  # the tombstones of the previous turn have expired
-            for _, bootstrap in sides:
+            for _, bootstrap in servers:
                 _write_turn(bootstrap, records, keys, Random(seed + turn), turn)
             found = []
-            for data_dir, bootstrap in sides:
-                until_clean(data_dir, bootstrap, "same")
+            for data_dir, bootstrap in servers:
+                wait_until_clean(data_dir, bootstrap, "same")
                 found.append(read_all(bootstrap, "same"))
             assert found[0] == found[1], _difference(found[0], found[1])
             left = len(found[0])
     check_files(node.data_dir)
-    return f"{turns * records} records of {keys} keys: the same {left} are left"
+    return f"{turns * records} records with {keys} keys: the same {left} remain"
 
 
 def _write_turn(bootstrap: str, records: int, keys: int, random: Random, turn: int) -> None:

@@ -1,4 +1,4 @@
-"""Kafka's own dump-log on every file of a data directory, searching its output for problems."""
+"""Problems that Kafka's own dump-log finds in the files of a data directory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from testkit import kafka_peer as peers
 METADATA_LOG = "__cluster_metadata-0"
 DUMP_S_MAX = 300.0
 # What dump-log (and the classes it uses) prints about invalid files.
-TROUBLE = re.compile(
+PROBLEM = re.compile(
     r"isvalid: false|mismatch|is followed by|out of order|could not|invalid bytes|corrupt|exception|\berror\b|failed|"
     r"not found|unknown|unable|ignoring",
     re.IGNORECASE,
@@ -27,27 +27,30 @@ _PRODUCER = re.compile(r"^producerId: ", re.MULTILINE)
 
 @dataclass
 class Dump:
+    """Counts of what dump-log printed, and the lines that report a problem."""
+
     files: int = 0
     batches: int = 0
     records: int = 0
     producers: int = 0
     epochs: set[int] = field(default_factory=set)
-    trouble: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
-    def take(self, output: str) -> None:
+    def add(self, output: str) -> None:
+        """Count the batches and records in the output and collect the problems."""
         self.batches += len(_BATCH.findall(output))
         self.records += len(_RECORD.findall(output))
         self.producers += len(_PRODUCER.findall(output))
         self.epochs |= {int(epoch) for epoch in re.findall(r"partitionLeaderEpoch: (\d+)", output)}
         for line in output.splitlines():
-            # File names and record contents are ours, not a verdict.
-            said = line.partition(" payload: ")[0] if line.startswith("|") else line
-            if TROUBLE.search(said) and not said.startswith("Dumping ") and not BEFORE_THE_FILE.match(said):
-                self.trouble.append(line[:300])
+            # File names and record contents are not reports of dump-log.
+            reported = line.partition(" payload: ")[0] if line.startswith("|") else line
+            if PROBLEM.search(reported) and not reported.startswith("Dumping ") and not BEFORE_THE_FILE.match(reported):
+                self.problems.append(line[:300])
 
 
 def dump_everything(directory: Path) -> Dump:
-    """Dump each kind of file in each way that dump-log supports. Raise AssertionError if dump-log fails."""
+    """Dump each kind of file in each way that dump-log supports. Raise AssertionError if dump-log itself fails."""
     dump = Dump()
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     data = [path for path in files if path.parent.name != METADATA_LOG and path.parent != directory]
@@ -62,7 +65,7 @@ def dump_everything(directory: Path) -> Dump:
     sane = _run(dump, indexes, "--index-sanity-check")
     passed = sane.count("passed sanity check") + sane.count(" is empty.")
     if passed != len(indexes):
-        dump.trouble.append(f"{passed} of {len(indexes)} indexes passed the sanity check")
+        dump.problems.append(f"{passed} of {len(indexes)} indexes passed the sanity check")
     _run(dump, indexes, "--verify-index-only", count=False)
     _run(dump, _ending([*data, *metadata], ".snapshot", ".txnindex"))
     return dump
@@ -81,8 +84,8 @@ def _run(dump: Dump, files: list[Path], *options: str, count: bool = True) -> st
     assert done.returncode == 0, f"dump-log {' '.join(options)} failed: {errors[-1000:]}"
     dumped = len(re.findall(r"^Dumping ", output, re.MULTILINE))
     if dumped != len(files):
-        dump.trouble.append(f"dump-log {' '.join(options)} looked at {dumped} of {len(files)} files")
+        dump.problems.append(f"dump-log {' '.join(options)} dumped {dumped} of {len(files)} files")
     dump.files += len(files) if count else 0
-    dump.take(output)
-    dump.take(errors)
+    dump.add(output)
+    dump.add(errors)
     return output

@@ -1,7 +1,7 @@
-"""Repeated kill -9 under load, with a history of every response that clients got.
+"""Repeated kill -9 of a node under load, with a history of every response to its clients.
 
-One thread drives it all: producers and a reader are polled in turn, so the history has a total order. A killed process
-loses nothing that the kernel has; acknowledged records must be there, once, at their offsets.
+One thread polls producers and a reader in turn, so the history has a total order. A killed process loses nothing that
+it has written to the kernel: acknowledged records must be there, once, at their offsets.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from headrace.testing.processes import LOOPBACK, NodeProcess, ProcessFailed
 
 TOPICS = ("once-a", "once-b", "plain")
 PARTITIONS = 3
-PRODUCER_IDS_A_ROUND = 3
+PRODUCER_IDS_PER_ROUND = 3
 LOAD_S = (0.1, 0.9)
 EARLY_KILL_PROBABILITY = 0.2  # share of rounds in which the next start is killed too, during recovery
 EARLY_KILL_S = (0.05, 0.6)
-HEARD_S_MAX = 10.0
+ACKNOWLEDGED_S_MAX = 10.0
 BURST = 40
 KEY_BYTES_MAX = 1200
 OPEN_SENDS_MAX = 3000
@@ -152,7 +152,7 @@ def _record(message: Any) -> tuple[tuple[str, int], tuple[int, str]]:
     return (message.topic(), message.partition()), (message.offset(), message.value().decode())
 
 
-def rounds_of_killing(rounds: int, seed: int, say: Callable[[str], None] = lambda text: None) -> str:
+def rounds_of_killing(rounds: int, seed: int, print_progress: Callable[[str], None] = lambda text: None) -> str:
     """Run the rounds and return a summary. Raise AssertionError with the anomalies found."""
     random = Random(seed)
     history = History(time.monotonic)
@@ -167,16 +167,18 @@ def rounds_of_killing(rounds: int, seed: int, say: Callable[[str], None] = lambd
         reader = Reader("reader", node.bootstrap, history)
         try:
             for number in range(rounds):
-                _ask_for_producer_ids(node.port, history, number)
-                _load(producers, reader, random, random.uniform(*LOAD_S), heard=True)
+                _request_producer_ids(node.port, history, number)
+                _load(producers, reader, random, random.uniform(*LOAD_S), until_acknowledged=True)
                 node.kill()
                 if random.random() < EARLY_KILL_PROBABILITY:
                     early += _kill_during_start(node, random.uniform(*EARLY_KILL_S))
-                _load(producers, reader, random, 0.02, heard=False)  # while the node is down
+                _load(producers, reader, random, 0.02, until_acknowledged=False)  # while the node is down
                 if not node.is_running:
                     node.start()
                 if (number + 1) % 10 == 0:
-                    say(f"round {number + 1}: {sum(p.acknowledged for p in producers)} acknowledged, seed {seed}")
+                    print_progress(
+                        f"round {number + 1}: {sum(p.acknowledged for p in producers)} acknowledged, seed {seed}"
+                    )
             _finish(producers, reader)
             final = _read_all(node.bootstrap, history)
         finally:
@@ -184,12 +186,12 @@ def rounds_of_killing(rounds: int, seed: int, say: Callable[[str], None] = lambd
             for producer in producers:
                 producer.producer.purge()
         # After a last clean stop and start, nothing may have changed.
-        assert node.terminate() == 0, f"no clean stop after all this: {node.log_text()[-2000:]}"
+        assert node.terminate() == 0, f"the node did not stop cleanly after the last round: {node.log_text()[-2000:]}"
         node.start()
         again = _read_all(node.bootstrap, history)
         log = node.log_text()
     wrong = [*reader.wrong, *(f"{kind}: {text}" for kind, text in check(history, FinalRead(final)))]
-    wrong += [f"after a clean restart {place} has changed" for place in final if final[place] != again[place]]
+    wrong += [f"{place} differs after a clean restart" for place in final if final[place] != again[place]]
     wrong += [line for line in log.splitlines() if "Traceback" in line or " ERROR " in line or "CRC" in line]
     assert not wrong, f"seed {seed}: {len(wrong)} anomalies, the first: " + "; ".join(wrong[:8])
     acknowledged = sum(producer.acknowledged for producer in producers)
@@ -207,30 +209,32 @@ def _create_topics(port: int) -> None:
     asyncio.run(create())
 
 
-def _ask_for_producer_ids(port: int, history: History, number: int) -> None:
-    async def ask() -> None:
+def _request_producer_ids(port: int, history: History, number: int) -> None:
+    async def request() -> None:
         async with Cluster([(LOOPBACK, port)]) as cluster:
-            for _ in range(PRODUCER_IDS_A_ROUND):
+            for _ in range(PRODUCER_IDS_PER_ROUND):
                 call = history.invoke(f"round {number}", "init_producer_id")
-                answer = await cluster.request(
+                response = await cluster.request(
                     InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
                 )
-                assert answer.error_code == ErrorCode.NONE, f"InitProducerId was answered with {answer.error_code}"
-                history.ok(call, producer_id=answer.producer_id)
+                assert response.error_code == ErrorCode.NONE, f"InitProducerId failed with error {response.error_code}"
+                history.ok(call, producer_id=response.producer_id)
 
-    asyncio.run(ask())
+    asyncio.run(request())
 
 
-def _load(producers: list[LoadProducer], reader: Reader, random: Random, seconds: float, heard: bool) -> None:
-    """Produce for this long and, with `heard`, until each producer has an acknowledgement.
+def _load(
+    producers: list[LoadProducer], reader: Reader, random: Random, seconds: float, until_acknowledged: bool
+) -> None:
+    """Produce for this long and, with `until_acknowledged`, until each producer has an acknowledgement.
 
     A kill should hit a node that is working.
     """
     now = time.monotonic()
-    end, deadline = now + seconds, now + HEARD_S_MAX
+    end, deadline = now + seconds, now + ACKNOWLEDGED_S_MAX
     before = {producer.name: producer.acknowledged for producer in producers}
     while time.monotonic() < end or (
-        heard
+        until_acknowledged
         and time.monotonic() < deadline
         and any(producer.acknowledged == before[producer.name] for producer in producers)
     ):
@@ -257,7 +261,7 @@ def _finish(producers: list[LoadProducer], reader: Reader) -> None:
             producer.producer.poll(0.02)
         reader.poll()
     left = {producer.name: producer.open for producer in producers if producer.open}
-    assert not left, f"the node serves, and yet these records were not delivered in {DELIVERY_S_MAX} s: {left}"
+    assert not left, f"the node is running, but these records were not delivered within {DELIVERY_S_MAX:.0f} s: {left}"
     while reader.poll(wait_s=1.0):
         pass
 
@@ -277,9 +281,9 @@ def _read_all(bootstrap: str, history: History) -> dict[tuple[str, int], list[tu
         consumer.assign([TopicPartition(*place, 0) for place in places])
         deadline = time.monotonic() + READ_S_MAX
         while any(len(final[place]) < ends[place] for place in places):
-            assert time.monotonic() < deadline, f"not all could be read in {READ_S_MAX} s"
+            assert time.monotonic() < deadline, f"not all records could be read within {READ_S_MAX:.0f} s"
             for message in consumer.consume(1000, 0.2):
-                assert message.error() is None, f"the last read failed: {message.error()}"
+                assert message.error() is None, f"the final read failed: {message.error()}"
                 place, record = _record(message)
                 final[place].append(record)
     finally:

@@ -1,4 +1,4 @@
-"""Retention, rolling and changed configs on a running node, seen only through Kafka's own tools."""
+"""Retention, rolling and changed configs on a running node, observed only with Kafka's own tools."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from testkit.kafka_peer import tool
 
 from headrace.testing.processes import NodeProcess
-from tools.prove.registry import say
+from tools.prove.registry import print_progress
 
 TOPIC = "aging"
 MIB = 1024 * 1024
@@ -26,16 +26,17 @@ WAIT_S = 60.0
 HOUR_MS = 3_600_000
 
 
-class Stage:
+class Topic:
+    """One topic of a node, changed and observed with Kafka's tools."""
+
     def __init__(self, node: NodeProcess) -> None:
         self.node = node
-        self.calls = 0
 
     def call(self, name: str, *arguments: str) -> str:
-        self.calls += 1
+        """Run one of Kafka's tools and return its output. Raise AssertionError if it fails."""
         done = tool(name, *arguments, "--bootstrap-server", self.node.bootstrap)
         text = (done.stdout + done.stderr).decode(errors="replace")
-        assert done.returncode == 0, f"kafka-{name} {' '.join(arguments)} ended with {done.returncode}: {text[-1000:]}"
+        assert done.returncode == 0, f"kafka-{name} {' '.join(arguments)} exited with {done.returncode}: {text[-1000:]}"
         return text
 
     def create(self, **configs: str) -> None:
@@ -52,11 +53,11 @@ class Stage:
         return int(self.call("get-offsets", "--topic", TOPIC, "--time", which).split(":")[2])
 
     def size(self) -> int:
-        said = self.call("log-dirs", "--describe", "--topic-list", TOPIC)
-        found = json.loads(next(line for line in said.splitlines() if line.startswith("{")))
+        output = self.call("log-dirs", "--describe", "--topic-list", TOPIC)
+        found = json.loads(next(line for line in output.splitlines() if line.startswith("{")))
         return int(found["brokers"][0]["logDirs"][0]["partitions"][0]["size"])
 
-    def until(self, what: str, condition: Callable[[], bool]) -> None:
+    def wait_until(self, what: str, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + WAIT_S
         while not condition():
             assert time.monotonic() < deadline, f"{what}: not within {WAIT_S:.0f} s"
@@ -74,60 +75,63 @@ class Stage:
         assert producer.flush(WAIT_S) == 0
 
 
-def watch(work: Path) -> str:
+def check_retention(work: Path) -> str:
+    """Check each kind of retention on a running node and return a summary."""
     with NodeProcess(SETTINGS, directory=work) as node:
-        stage = Stage(node)
-        stage.create(segment_bytes=str(MIB), retention_ms="-1")
-        stage.produce(700, age_ms=2 * HOUR_MS)
-        rolled = len(stage.segments())
-        assert rolled >= 5, f"segment.bytes={MIB}, {stage.size()} bytes, but {rolled} segments"
-        assert (stage.offset("earliest"), stage.offset("latest")) == (0, 700)
+        topic = Topic(node)
+        topic.create(segment_bytes=str(MIB), retention_ms="-1")
+        topic.produce(700, age_ms=2 * HOUR_MS)
+        rolled = len(topic.segments())
+        assert rolled >= 5, f"{topic.size()} bytes are in {rolled} segments, with segment.bytes={MIB}"
+        assert (topic.offset("earliest"), topic.offset("latest")) == (0, 700)
 
-        say("by size")
-        stage.alter(retention_bytes=str(3 * MIB))
-        stage.until("retention.bytes", lambda: stage.offset("earliest") > 0)
-        stage.until("the size", lambda: 3 * MIB <= stage.size() < 4 * MIB + RECORD_BYTES * 12)
-        by_size = stage.offset("earliest")
-        assert by_size in stage.segments(), f"the log starts at {by_size}, its segments at {stage.segments()}"
+        print_progress("retention by size")
+        topic.alter(retention_bytes=str(3 * MIB))
+        topic.wait_until("retention.bytes", lambda: topic.offset("earliest") > 0)
+        topic.wait_until("the size", lambda: 3 * MIB <= topic.size() < 4 * MIB + RECORD_BYTES * 12)
+        by_size = topic.offset("earliest")
+        assert by_size in topic.segments(), f"the log starts at {by_size}, its segments at {topic.segments()}"
 
-        say("by offset")
-        order = work / "deletion.json"
-        order.write_text(json.dumps({"version": 1, "partitions": [{"topic": TOPIC, "partition": 0, "offset": 650}]}))
-        said = stage.call("delete-records", "--offset-json-file", str(order))
-        assert re.search(r"low_watermark: 650", said), said
-        assert stage.offset("earliest") == 650
-        stage.until("segments below the log start", lambda: min(stage.segments()) > by_size)
+        print_progress("DeleteRecords")
+        deletion = work / "deletion.json"
+        deletion.write_text(json.dumps({"version": 1, "partitions": [{"topic": TOPIC, "partition": 0, "offset": 650}]}))
+        output = topic.call("delete-records", "--offset-json-file", str(deletion))
+        assert re.search(r"low_watermark: 650", output), output
+        assert topic.offset("earliest") == 650
+        topic.wait_until("segments below the log start", lambda: min(topic.segments()) > by_size)
 
-        say("by time, and a roll by time")
-        stage.alter(retention_bytes="-1", retention_ms=str(HOUR_MS))
-        stage.until("retention.ms", lambda: stage.offset("earliest") == 700)
-        stage.produce(10)
-        before = len(stage.segments())
-        stage.alter(segment_ms="1000")
-        stage.until("segment.ms", lambda: _grows(stage, before))
-        assert stage.offset("earliest") == 700, "young records went with the old ones"
+        print_progress("retention by time, and rolling by time")
+        topic.alter(retention_bytes="-1", retention_ms=str(HOUR_MS))
+        topic.wait_until("retention.ms", lambda: topic.offset("earliest") == 700)
+        topic.produce(10)
+        before = len(topic.segments())
+        topic.alter(segment_ms="1000")
+        topic.wait_until("segment.ms", lambda: _rolls(topic, before))
+        assert topic.offset("earliest") == 700, "retention deleted records that are younger than retention.ms"
 
-        say("a changed limit")
-        stage.alter(max_message_bytes="1000")
+        print_progress("a changed max.message.bytes")
+        topic.alter(max_message_bytes="1000")
         failed: list[str] = []
         producer = Producer({"bootstrap.servers": node.bootstrap, "log_level": 0})
         producer.produce(TOPIC, b"x" * 5000, on_delivery=lambda error, _: failed.append(error.name() if error else ""))
         producer.flush(WAIT_S)
-        assert failed == ["MSG_SIZE_TOO_LARGE"], f"5,000 bytes past max.message.bytes=1000: {failed}"
+        assert failed == ["MSG_SIZE_TOO_LARGE"], (
+            f"a record of 5,000 bytes was not refused with max.message.bytes=1000: {failed}"
+        )
 
-        latest = stage.offset("latest")
+        latest = topic.offset("latest")
         assert node.terminate() == 0
         node.start()
-        assert (stage.offset("earliest"), stage.offset("latest")) == (700, latest), "a restart changed the offsets"
-        described = stage.call("configs", "--describe", "--entity-type", "topics", "--entity-name", TOPIC)
+        assert (topic.offset("earliest"), topic.offset("latest")) == (700, latest), "a restart changed the offsets"
+        described = topic.call("configs", "--describe", "--entity-type", "topics", "--entity-name", TOPIC)
         assert "segment.ms=1000" in described and "max.message.bytes=1000" in described, described
     return (
         f"{rolled} segments by size, log start {by_size} by retention.bytes, 650 by DeleteRecords, 700 by retention.ms"
     )
 
 
-def _grows(stage: Stage, before: int) -> bool:
+def _rolls(topic: Topic, before: int) -> bool:
     """Produce a record, because rolling by time happens with the next record, as in Kafka."""
-    stage.produce(1)
+    topic.produce(1)
     time.sleep(0.6)
-    return len(stage.segments()) > before
+    return len(topic.segments()) > before

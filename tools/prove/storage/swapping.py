@@ -1,4 +1,4 @@
-"""Swapping the binary: one data directory, served by Headrace and by Apache Kafka in turn; each finds everything."""
+"""One data directory served by Headrace and by Apache Kafka in turn, each of which finds everything in it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
 from testkit.kafka_peer import KafkaPeer
 
 from headrace.testing.processes import NodeProcess
-from tools.prove.registry import say
+from tools.prove.registry import print_progress
 from tools.prove.storage.swapping_transactions import SETTINGS, Transactions
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -51,11 +51,13 @@ class Contents:
         return sum(map(len, self.records.values()))
 
 
-def done(futures: dict[Any, Any]) -> dict[Any, Any]:
+def results(futures: dict[Any, Any]) -> dict[Any, Any]:
+    """Wait for the futures and return their results."""
     return {key: future.result(WAIT_S) for key, future in futures.items()}
 
 
-def look(bootstrap: str) -> Contents:
+def read_contents(bootstrap: str) -> Contents:
+    """Read everything that a client can see."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     found = Contents()
     topics = {
@@ -63,12 +65,12 @@ def look(bootstrap: str) -> Contents:
     }
     found.partitions = {name: len(topic.partitions) for name, topic in sorted(topics.items())}
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in found.partitions]
-    for resource, entries in done(admin.describe_configs(resources)).items() if resources else ():
-        found.configs[resource.name] = _own(entries, ConfigSource.DYNAMIC_TOPIC_CONFIG)
-    broker = done(admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")]))
+    for resource, entries in results(admin.describe_configs(resources)).items() if resources else ():
+        found.configs[resource.name] = _set_by(entries, ConfigSource.DYNAMIC_TOPIC_CONFIG)
+    broker = results(admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")]))
     for entries in broker.values():
-        found.broker_configs = _own(entries, ConfigSource.DYNAMIC_BROKER_CONFIG)
-        found.broker_configs |= _own(entries, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+        found.broker_configs = _set_by(entries, ConfigSource.DYNAMIC_BROKER_CONFIG)
+        found.broker_configs |= _set_by(entries, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -89,7 +91,7 @@ def look(bootstrap: str) -> Contents:
     return found
 
 
-def _own(entries: dict[str, Any], source: ConfigSource) -> dict[str, str]:
+def _set_by(entries: dict[str, Any], source: ConfigSource) -> dict[str, str]:
     return {name: entry.value for name, entry in sorted(entries.items()) if entry.source == source.value}
 
 
@@ -112,14 +114,14 @@ def _read(consumer: Consumer, topic: str, partition: int, low: int, high: int) -
     consumer.assign([TopicPartition(topic, partition, low)])
     while True:
         message: Message | None = consumer.poll(WAIT_S)
-        assert message is not None, f"{topic}-{partition} gave nothing for {WAIT_S:.0f} s at {low} to {high}"
+        assert message is not None, f"no records of {topic}-{partition} for {WAIT_S:.0f} s, from {low} to {high}"
         if (error := message.error()) is not None:
-            assert error.code() == -191, f"{topic}-{partition}: {error}"  # the end of the partition
+            assert error.code() == KafkaError._PARTITION_EOF, f"{topic}-{partition}: {error}"
             break
         headers = tuple(cast("list[tuple[str, bytes | None]]", message.headers() or []))
-        records.append(
-            (partition, message.offset() or 0, message.key(), message.value(), message.timestamp()[1], headers)
-        )
+        offset = message.offset()
+        assert offset is not None
+        records.append((partition, offset, message.key(), message.value(), message.timestamp()[1], headers))
     consumer.unassign()
     assert not records or records[-1][1] < high
     return records
@@ -128,7 +130,7 @@ def _read(consumer: Consumer, topic: str, partition: int, low: int, high: int) -
 def write(bootstrap: str, turn: int, random: Random) -> None:
     """Create a topic, add a partition and change a config of an old one, write all kinds of records, delete some."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    done(
+    results(
         admin.create_topics(
             [NewTopic(f"turn-{turn}", 3, 1, config=TOPIC_CONFIGS | {"retention.bytes": str(10**9 + turn)})]
         )
@@ -137,10 +139,10 @@ def write(bootstrap: str, turn: int, random: Random) -> None:
     if turn:
         old = f"turn-{turn - 1}"
         topics.append(old)
-        done(admin.create_partitions([NewPartitions(old, 3 + turn)]))
+        results(admin.create_partitions([NewPartitions(old, 3 + turn)]))
         _alter(admin, ResourceType.TOPIC, old, "retention.ms", str(TEN_YEARS_MS + turn))
         _alter(admin, ResourceType.BROKER, "1", "log.cleaner.threads", str(1 + turn % 2))
-        done(admin.delete_records([TopicPartition(old, 0, 5)]))
+        results(admin.delete_records([TopicPartition(old, 0, 5)]))
     for number, codec in enumerate(CODECS):
         idempotent = number % 2 == 0
         producer = Producer(
@@ -166,29 +168,30 @@ def write(bootstrap: str, turn: int, random: Random) -> None:
 
 def _alter(admin: AdminClient, kind: ResourceType, name: str, option: str, value: str) -> None:
     entry = ConfigEntry(option, value, incremental_operation=AlterConfigOpType.SET)
-    done(admin.incremental_alter_configs([ConfigResource(kind, name, incremental_configs=[entry])]))
+    results(admin.incremental_alter_configs([ConfigResource(kind, name, incremental_configs=[entry])]))
 
 
 def _delivered(error: Any, _: Message) -> None:
     assert error is None, f"a record was not acknowledged: {error}"
 
 
-def compare(before: Contents, after: Contents, who: str) -> None:
+def compare(before: Contents, after: Contents, server: str) -> None:
+    """Raise AssertionError if the server shows other contents than its predecessor."""
     for part in ("partitions", "configs", "broker_configs", "log_starts"):
         old, new = getattr(before, part), getattr(after, part)
-        assert old == new, f"{who} shows other {part}: {old} became {new}"
+        assert old == new, f"{server} shows other {part}: {old} became {new}"
     for topic, records in before.records.items():
         got = after.records[topic]
         wrong = next((pair for pair in zip(records, got, strict=False) if pair[0] != pair[1]), None)
         assert wrong is None and len(got) == len(records), (
-            f"{who} gives {len(got)} of {len(records)} records of {topic}: {wrong}"
+            f"{server} has {len(got)} of {len(records)} records of {topic}; the first difference: {wrong}"
         )
 
 
 def swap(turns: int, seed: int) -> str:
     """Let the servers take turns, Headrace first, and return a summary.
 
-    Each one opens the directory, must find everything, ends open transactions and writes more.
+    Each server opens the directory, must find everything, ends the open transactions and writes more.
     """
     random = Random(seed)
     before = Contents()
@@ -196,23 +199,23 @@ def swap(turns: int, seed: int) -> str:
     with tempfile.TemporaryDirectory(prefix="headrace-swap-") as directory:
         for turn in range(turns):
             server = (NodeProcess, KafkaPeer)[turn % 2](SETTINGS, directory=Path(directory))
-            who = f"{('Headrace', 'Kafka')[turn % 2]} in turn {turn}"
-            say(f"{who}: {before.count()} records to be found")
+            name = f"{('Headrace', 'Kafka')[turn % 2]} in turn {turn}"
+            print_progress(f"{name} must find {before.count()} records")
             server.start()
             try:
                 if turn:
-                    compare(before, look(server.bootstrap), who)
-                    transactions.take_over(server.bootstrap)
+                    compare(before, read_contents(server.bootstrap), name)
+                    transactions.continue_on(server.bootstrap)
                 else:
-                    transactions.begin(server.bootstrap)
+                    transactions.create_topic(server.bootstrap)
                 write(server.bootstrap, turn, random)
-                before = look(server.bootstrap)
-                transactions.leave(server.bootstrap, turn)
+                before = read_contents(server.bootstrap)
+                transactions.leave_open(server.bootstrap, turn)
             except BaseException:
-                say(f"the log of {who} ends with: {server.log_text()[-3000:]}")
+                print_progress(f"the log of {name} ends with: {server.log_text()[-3000:]}")
                 server.close()
                 raise
             server.terminate() if isinstance(server, NodeProcess) else server.stop()
-            transactions.left()
+            transactions.check_not_timed_out()
     figures = f"{before.count()} records, {len(before.partitions)} topics, {transactions.ended} transactions"
     return f"{turns} turns, {figures}, seed {seed}"

@@ -1,7 +1,7 @@
-"""Transactions in a directory that changes its server.
+"""Transactions in a data directory that Headrace and Kafka serve in turn.
 
-Some are committed or aborted; others are left open by one server and ended by the other, because their producers
-continue, because one restarts, or because they time out.
+Some are committed or aborted; others are open when one server stops and end on the other, because their producers
+continue, because a producer restarts, or because they time out.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from headrace.client.consumer.range_reader import read_once
 from headrace.client.wire.cluster import Cluster
 from headrace.client.wire.coordinator_lookup import GROUP, find_coordinator
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
-from tools.prove.transactions.scripted_producers import ScriptedProducer, on
+from tools.prove.transactions.scripted_producers import ScriptedProducer, run_on
 
 TOPIC = "transactions"
-PLACES = [TopicPartition(TOPIC, index) for index in range(2)]
-SOURCE = TopicPartition(TOPIC, 0)  # partition whose offsets groups commit; any would do
+PARTITIONS = [TopicPartition(TOPIC, index) for index in range(2)]
+SOURCE = TopicPartition(TOPIC, 0)  # partition whose offsets the groups commit; any partition would do
 CLEANUP = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
 SETTINGS = {CLEANUP: "1000"}
 SHORT_MS = 15_000  # long enough for swapping the server, short enough to wait for
@@ -51,40 +51,40 @@ class Transactions:
 
     def __init__(self) -> None:
         self.ended = 0
-        self._log: dict[TopicPartition, list[tuple[bytes, Transaction]]] = {place: [] for place in PLACES}
+        self._log: dict[TopicPartition, list[tuple[bytes, Transaction]]] = {partition: [] for partition in PARTITIONS}
         self._offsets: dict[str, int] = {}  # committed offsets by group
         self._open: list[tuple[ScriptedProducer, Transaction, bool]] = []  # with whether its producer will commit it
         self._restarting: Transaction | None = None
         self._timing_out: Transaction | None = None
         self._left_at = 0.0
 
-    # --- what one server leaves
+    # --- before one server stops
 
-    def begin(self, bootstrap: str) -> None:
+    def create_topic(self, bootstrap: str) -> None:
         admin = AdminClient({"bootstrap.servers": bootstrap})
-        admin.create_topics([NewTopic(TOPIC, len(PLACES), 1)])[TOPIC].result(WAIT_S)
+        admin.create_topics([NewTopic(TOPIC, len(PARTITIONS), 1)])[TOPIC].result(WAIT_S)
 
-    def leave(self, bootstrap: str, turn: int) -> None:
+    def leave_open(self, bootstrap: str, turn: int) -> None:
         """Leave committed, aborted and open transactions, interleaved on the same partitions.
 
-        The server must be stopped at once.
+        The caller must stop the server immediately afterwards.
         """
         restarting = Transaction("restarting")
         producer = _real_producer(bootstrap)
         producer.begin_transaction()
-        for place in PLACES:
-            producer.produce(place.topic, b"restarting %d" % turn, partition=place.partition)
-            self._log[place].append((b"restarting %d" % turn, restarting))
+        for partition in PARTITIONS:
+            producer.produce(partition.topic, b"restarting %d" % turn, partition=partition.partition)
+            self._log[partition].append((b"restarting %d" % turn, restarting))
         assert producer.flush(WAIT_S) == 0
         producer.purge()
         self._restarting = restarting
-        on(bootstrap, lambda cluster: self._leave(cluster, turn))
+        run_on(bootstrap, lambda cluster: self._leave_open(cluster, turn))
 
-    async def _leave(self, cluster: Cluster, turn: int) -> None:
+    async def _leave_open(self, cluster: Cluster, turn: int) -> None:
         for version in (1, 2):
             for commit in (True, False):
-                await self._left_open(cluster, turn, version, commit)
-                await self._finished(cluster, turn, version, commit)
+                await self._begin_continuing(cluster, turn, version, commit)
+                await self._finish(cluster, turn, version, commit)
         self._left_at = time.monotonic()
         name = f"timing-out-{1 + turn // 2 % 2}"
         self._timing_out = Transaction(name)
@@ -94,8 +94,8 @@ class Transactions:
         await late.send_offsets(cluster, name, {SOURCE: turn})
         self._timing_out.offsets[name] = turn
 
-    async def _left_open(self, cluster: Cluster, turn: int, version: int, commit: bool) -> None:
-        name = f"going-on-{version}-{'commit' if commit else 'abort'}"
+    async def _begin_continuing(self, cluster: Cluster, turn: int, version: int, commit: bool) -> None:
+        name = f"continuing-{version}-{'commit' if commit else 'abort'}"
         producer, transaction = ScriptedProducer(name, version, LONG_MS), Transaction(name)
         await producer.init(cluster)
         await self._write(cluster, producer, transaction, f"{name} {turn}")
@@ -103,7 +103,7 @@ class Transactions:
         transaction.offsets[name] = turn
         self._open.append((producer, transaction, commit))
 
-    async def _finished(self, cluster: Cluster, turn: int, version: int, commit: bool) -> None:
+    async def _finish(self, cluster: Cluster, turn: int, version: int, commit: bool) -> None:
         name = f"finished-{version}"
         producer, transaction = ScriptedProducer(name, version, LONG_MS), Transaction(name)
         await producer.init(cluster)
@@ -114,9 +114,9 @@ class Transactions:
         self._decide(transaction, commit)
 
     async def _write(self, cluster: Cluster, producer: ScriptedProducer, transaction: Transaction, text: str) -> None:
-        for place in PLACES:
-            await producer.write(cluster, place, [text.encode()])
-            self._log[place].append((text.encode(), transaction))
+        for partition in PARTITIONS:
+            await producer.write(cluster, partition, [text.encode()])
+            self._log[partition].append((text.encode(), transaction))
 
     def _decide(self, transaction: Transaction, committed: bool) -> None:
         transaction.committed = committed
@@ -124,69 +124,82 @@ class Transactions:
         if committed:
             self._offsets |= transaction.offsets
 
-    def left(self) -> None:
-        """Check, after the server has stopped, that it was too early for a timeout."""
+    def check_not_timed_out(self) -> None:
+        """Check, after the server has stopped, that it cannot have timed out the transaction itself."""
         took_s = time.monotonic() - self._left_at
-        assert took_s * 1000 < SHORT_MS, f"the server took {took_s:.0f} s to stop: who timed the transaction out?"
+        assert took_s * 1000 < SHORT_MS, (
+            f"the server took {took_s:.0f} s to stop and may have timed out the transaction itself"
+        )
 
-    # --- what the other server does with it
+    # --- on the other server
 
-    def take_over(self, bootstrap: str) -> None:
-        on(bootstrap, self._find_open)
-        on(bootstrap, self._go_on)
+    def continue_on(self, bootstrap: str) -> None:
+        """Check the open transactions, end them and check the outcome."""
+        run_on(bootstrap, self._check_open)
+        run_on(bootstrap, self._end_continuing)
         restarted = _real_producer(bootstrap)  # aborts its open transaction
         assert self._restarting is not None
         self._decide(self._restarting, False)
         again = Transaction("restarting")
         restarted.begin_transaction()
-        for place in PLACES:
-            restarted.produce(place.topic, b"restarted", partition=place.partition)
-            self._log[place].append((b"restarted", again))
+        for partition in PARTITIONS:
+            restarted.produce(partition.topic, b"restarted", partition=partition.partition)
+            self._log[partition].append((b"restarted", again))
         restarted.commit_transaction(WAIT_S)
         self._decide(again, True)
-        on(bootstrap, self._find_ended)
+        run_on(bootstrap, self._check_ended)
 
-    async def _find_open(self, cluster: Cluster) -> None:
+    async def _check_open(self, cluster: Cluster) -> None:
         """Check that the last stable offset is the start of the first open transaction, before producers continue."""
-        for place in PLACES:
-            stable, end = await _ends(cluster, place)
-            producers = await describe_producers(cluster, place)
+        for partition in PARTITIONS:
+            stable, end = await _ends(cluster, partition)
+            producers = await describe_producers(cluster, partition)
             first = min(one.start_offset for one in producers if one.start_offset is not None)
-            assert stable == first < end, f"{place}: stable until {stable}, open from {first}, the end is {end}"
-            await self._check_read(cluster, place)
+            assert stable == first < end, (
+                f"{partition}: the last stable offset is {stable}, the first open transaction starts at {first}, "
+                f"the end is {end}"
+            )
+            await self._check_read(cluster, partition)
         for _, transaction, _ in self._open:
             for group in transaction.offsets:
                 code, _ = await _committed(cluster, group)
-                assert code is ErrorCode.UNSTABLE_OFFSET_COMMIT, f"the offsets of {group}, undecided: {code.name}"
+                assert code is ErrorCode.UNSTABLE_OFFSET_COMMIT, (
+                    f"the offsets of {group} are undecided, but the response is {code.name}"
+                )
 
-    async def _go_on(self, cluster: Cluster) -> None:
+    async def _end_continuing(self, cluster: Cluster) -> None:
         """Write one more record and end the transactions, with ids and epochs that the other server assigned."""
         for producer, transaction, commit in self._open:
-            await self._write(cluster, producer, transaction, f"{producer.transactional_id} went on")
+            await self._write(cluster, producer, transaction, f"{producer.transactional_id} continued")
             await producer.end(cluster, commit=commit)
             self._decide(transaction, commit)
         self._open.clear()
 
-    async def _find_ended(self, cluster: Cluster) -> None:
+    async def _check_ended(self, cluster: Cluster) -> None:
+        """Check that all transactions end, with the records and offsets of exactly the committed ones."""
         assert self._timing_out is not None
         async with asyncio.timeout(WAIT_S):
             while any(state not in ENDED for state in (await _states(cluster)).values()):
                 await asyncio.sleep(0.1)
         states = await _states(cluster)
-        assert states[self._timing_out.producer] == "CompleteAbort", f"timed out: {states}"
+        assert states[self._timing_out.producer] == "CompleteAbort", (
+            f"the transaction that should have timed out is not aborted: {states}"
+        )
         self._decide(self._timing_out, False)
-        for place in PLACES:
-            stable, end = await _ends(cluster, place)
-            assert stable == end, f"{place}: stable until {stable}, but nothing is open and the end is {end}"
-            await self._check_read(cluster, place)
+        for partition in PARTITIONS:
+            stable, end = await _ends(cluster, partition)
+            assert stable == end, (
+                f"{partition}: the last stable offset is {stable} and the end is {end}, although no transaction is open"
+            )
+            await self._check_read(cluster, partition)
         for group, offset in self._offsets.items():
             found = await _committed(cluster, group)
             assert found == (ErrorCode.NONE, offset), f"the offset of {group} is {found}, not {offset}"
 
-    async def _check_read(self, cluster: Cluster, place: TopicPartition) -> None:
-        expected = list(self._readable(self._log[place]))
-        found = await _read(cluster, place)
-        assert found == expected, f"{place}: read_committed gives {found} instead of {expected}"
+    async def _check_read(self, cluster: Cluster, partition: TopicPartition) -> None:
+        expected = list(self._readable(self._log[partition]))
+        found = await _read(cluster, partition)
+        assert found == expected, f"{partition}: read_committed gives {found} instead of {expected}"
 
     def _readable(self, log: Iterable[tuple[bytes, Transaction]]) -> Iterable[bytes]:
         for value, transaction in log:
@@ -207,21 +220,23 @@ async def _states(cluster: Cluster) -> dict[str, str]:
     return {one.transactional_id: one.state for one in await list_transactions(cluster)}
 
 
-async def _ends(cluster: Cluster, place: TopicPartition) -> tuple[int, int]:
+async def _ends(cluster: Cluster, partition: TopicPartition) -> tuple[int, int]:
     """Return the last stable offset and the high watermark."""
-    stable = await list_offset(cluster, place, LATEST, isolation=READ_COMMITTED)
-    return stable, await list_offset(cluster, place, LATEST)
+    stable = await list_offset(cluster, partition, LATEST, isolation=READ_COMMITTED)
+    return stable, await list_offset(cluster, partition, LATEST)
 
 
-async def _read(cluster: Cluster, place: TopicPartition) -> list[bytes]:
-    await cluster.refresh([place.topic])
-    at = await list_offset(cluster, place, EARLIEST)
-    end = await list_offset(cluster, place, LATEST, isolation=READ_COMMITTED)
-    values = []
+async def _read(cluster: Cluster, partition: TopicPartition) -> list[bytes]:
+    await cluster.refresh([partition.topic])
+    at = await list_offset(cluster, partition, EARLIEST)
+    end = await list_offset(cluster, partition, LATEST, isolation=READ_COMMITTED)
+    values: list[bytes] = []
     while at < end:
-        fetched = await read_once(cluster, place, at, wait_ms=READ_WAIT_MS, isolation=READ_COMMITTED)
-        assert fetched.next_offset > at, f"{place}: nothing at {at}, though it is stable until {end}"
-        values += [record.value or b"" for record in fetched.records]
+        fetched = await read_once(cluster, partition, at, wait_ms=READ_WAIT_MS, isolation=READ_COMMITTED)
+        assert fetched.next_offset > at, f"{partition}: no record at {at}, although the last stable offset is {end}"
+        for record in fetched.records:
+            assert record.value is not None
+            values.append(record.value)
         at = fetched.next_offset
     return values
 
@@ -231,10 +246,10 @@ async def _committed(cluster: Cluster, group: str) -> tuple[ErrorCode, int]:
     _, connection = await find_coordinator(cluster, group, GROUP)
     topic = OffsetFetchRequest.OffsetFetchRequestTopics(name=SOURCE.topic, partition_indexes=[SOURCE.partition])
     wanted = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=[topic])
-    answer: OffsetFetchResponse = await connection.request(
+    response: OffsetFetchResponse = await connection.request(
         OffsetFetchRequest(groups=[wanted], require_stable=True), version=9
     )
-    found = answer.groups[0]
+    found = response.groups[0]
     if found.error_code:
         raise KafkaError(ErrorCode(found.error_code), group)
     partition = found.topics[0].partitions[0]

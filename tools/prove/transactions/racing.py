@@ -11,7 +11,7 @@ from pathlib import Path
 
 from testkit.kafka_peer import java
 
-from tools.prove.registry import ROOT, say
+from tools.prove.registry import ROOT, print_progress
 from tools.prove.transactions.reading import COMMITTED, create_topics, read_all, undecided
 
 CLIENTS = ("java", "confluent")
@@ -33,9 +33,9 @@ def race(bootstrap: str, client: str, classes: Path, producers: int, rounds: int
         if client == "java"
         else [sys.executable, "-m", "tools.prove.transactions.racer", *arguments]
     )
-    began = time.monotonic()
+    started = time.monotonic()
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=RACE_S_MAX)
-    took_s = time.monotonic() - began
+    took_s = time.monotonic() - started
     assert done.returncode == 0, f"{client}: a producer gave up: {done.stderr[-2000:]}"
     _check_records(bootstrap, topic, client, producers, rounds)
     return f"{client} {producers} x {rounds} rounds in {took_s:.0f} s"
@@ -52,7 +52,7 @@ def _check_records(bootstrap: str, topic: str, client: str, producers: int, roun
         wrong = _differences(bootstrap, places, expected)
         if not wrong:
             return
-        say(f"{client}: the reader missed or repeated {len(wrong)} records; reading again")
+        print_progress(f"{client}: the reader missed or repeated {len(wrong)} records; reading again")
     raise AssertionError(f"{client}: {READS_MAX} reads differ from what was committed, the last one in {wrong[:5]}")
 
 

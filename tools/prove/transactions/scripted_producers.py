@@ -1,4 +1,4 @@
-"""Transactional producers with hand-written requests, which can leave a transaction open, continue it or let it hang.
+"""Transactional producers with explicit requests, which can leave a transaction open, continue it or let it hang.
 
 A transaction can be continued on another server. Clients before transaction version 2 add partitions explicitly before
 writing; clients since do not.
@@ -58,14 +58,14 @@ class ScriptedProducer:
         )
         version = INIT_PRODUCER_ID[self.two_phase]
 
-        async def ask() -> int:
-            answer = await (await self._coordinator(cluster)).request(request, version=version)
-            if answer.error_code == ErrorCode.NONE:
-                self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+        async def send() -> int:
+            response = await (await self._coordinator(cluster)).request(request, version=version)
+            if response.error_code == ErrorCode.NONE:
+                self.producer_id, self.epoch = response.producer_id, response.producer_epoch
                 self.sequences.clear()
-            return int(answer.error_code)
+            return int(response.error_code)
 
-        await _until_done(ask, f"InitProducerId of {self.transactional_id}")
+        await _retry(send, f"InitProducerId of {self.transactional_id}")
 
     async def write(
         self, cluster: Cluster, partition: TopicPartition, values: Sequence[bytes], timestamp_ms: int | None = None
@@ -83,11 +83,11 @@ class ScriptedProducer:
             v3_and_below_topics=[topic],
         )
 
-        async def ask() -> int:
-            answer = await (await self._coordinator(cluster)).request(request, version=ADD_PARTITIONS)
-            return int(answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code)
+        async def send() -> int:
+            response = await (await self._coordinator(cluster)).request(request, version=ADD_PARTITIONS)
+            return int(response.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code)
 
-        await _until_done(ask, f"AddPartitionsToTxn of {self.transactional_id}")
+        await _retry(send, f"AddPartitionsToTxn of {self.transactional_id}")
 
     async def write_unadded(
         self, cluster: Cluster, partition: TopicPartition, values: Sequence[bytes], timestamp_ms: int | None = None
@@ -104,11 +104,11 @@ class ScriptedProducer:
         topic = ProduceRequest.TopicProduceData(name=partition.topic, partition_data=[data])
         request = ProduceRequest(self.transactional_id, -1, int(WAIT_S * 1000), [topic])
 
-        async def ask() -> int:
-            answer = await (await cluster.leader(partition)).request(request, version=PRODUCE[self.version])
-            return int(answer.responses[0].partition_responses[0].error_code)
+        async def send() -> int:
+            response = await (await cluster.leader(partition)).request(request, version=PRODUCE[self.version])
+            return int(response.responses[0].partition_responses[0].error_code)
 
-        await _until_done(ask, f"Produce of {self.transactional_id}")
+        await _retry(send, f"Produce of {self.transactional_id}")
         self.sequences[partition] = sequence + len(values)
 
     async def send_offsets(self, cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -123,52 +123,52 @@ class ScriptedProducer:
             group_id=group,
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
-            topics=[OffsetTopic(name, some) for name, some in topics.items()],
+            topics=[OffsetTopic(name, partitions) for name, partitions in topics.items()],
         )
 
-        async def ask() -> int:
+        async def send() -> int:
             _, connection = await find_coordinator(cluster, group, GROUP)
-            answer = await connection.request(request, version=TXN_OFFSET_COMMIT[self.version])
-            return max(int(one.error_code) for topic in answer.topics for one in topic.partitions)
+            response = await connection.request(request, version=TXN_OFFSET_COMMIT[self.version])
+            return max(int(one.error_code) for topic in response.topics for one in topic.partitions)
 
-        await _until_done(ask, f"TxnOffsetCommit of {self.transactional_id}")
+        await _retry(send, f"TxnOffsetCommit of {self.transactional_id}")
 
     async def _add_offsets(self, cluster: Cluster, group: str) -> None:
         request = AddOffsetsToTxnRequest(self.transactional_id, self.producer_id, self.epoch, group)
 
-        async def ask() -> int:
-            answer = await (await self._coordinator(cluster)).request(request, version=ADD_OFFSETS)
-            return int(answer.error_code)
+        async def send() -> int:
+            response = await (await self._coordinator(cluster)).request(request, version=ADD_OFFSETS)
+            return int(response.error_code)
 
-        await _until_done(ask, f"AddOffsetsToTxn of {self.transactional_id}")
+        await _retry(send, f"AddOffsetsToTxn of {self.transactional_id}")
 
     async def end(self, cluster: Cluster, *, commit: bool) -> None:
         request = EndTxnRequest(self.transactional_id, self.producer_id, self.epoch, commit)
 
-        async def ask() -> int:
-            answer = await (await self._coordinator(cluster)).request(request, version=END_TXN[self.version])
-            if answer.error_code == ErrorCode.NONE and self.version >= 2:
-                if (answer.producer_id, answer.producer_epoch) != (self.producer_id, self.epoch):
+        async def send() -> int:
+            response = await (await self._coordinator(cluster)).request(request, version=END_TXN[self.version])
+            if response.error_code == ErrorCode.NONE and self.version >= 2:
+                if (response.producer_id, response.producer_epoch) != (self.producer_id, self.epoch):
                     self.sequences.clear()
-                self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
-            return int(answer.error_code)
+                self.producer_id, self.epoch = response.producer_id, response.producer_epoch
+            return int(response.error_code)
 
-        await _until_done(ask, f"EndTxn of {self.transactional_id}")
+        await _retry(send, f"EndTxn of {self.transactional_id}")
 
     async def _coordinator(self, cluster: Cluster) -> Connection:
         return (await find_coordinator(cluster, self.transactional_id, TRANSACTION))[1]
 
 
-async def _until_done(ask: Callable[[], Awaitable[int]], what: str) -> None:
+async def _retry(send: Callable[[], Awaitable[int]], what: str) -> None:
     """Repeat the request while its error is retriable. Raise KafkaError for any other error."""
     deadline = asyncio.get_running_loop().time() + WAIT_S
-    while (code := ErrorCode(await ask())) is not ErrorCode.NONE:
+    while (code := ErrorCode(await send())) is not ErrorCode.NONE:
         if code not in RETRIABLE or asyncio.get_running_loop().time() > deadline:
             raise KafkaError(code, what)
         await asyncio.sleep(RETRY_S)
 
 
-def on(bootstrap: str, work: Callable[[Cluster], Awaitable[T]]) -> T:
+def run_on(bootstrap: str, work: Callable[[Cluster], Awaitable[T]]) -> T:
     """Run `work` with a cluster that is closed afterwards."""
     host, _, port = bootstrap.rpartition(":")
 

@@ -1,4 +1,4 @@
-"""Worker processes whose output is recorded in one history. Only processes started here are ever paused or killed."""
+"""Worker processes whose events are recorded in one history. Only processes started here are ever paused or killed."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ ENDED_S_MAX = 30.0
 
 
 class WorkerProcess:
+    """A process that runs `worker`, and the operations that it has reported."""
+
     def __init__(self, name: str, transactional_id: str, bootstrap: str, seed: int, history: History) -> None:
         self.name = name
         self.transactional_id = transactional_id
@@ -39,14 +41,14 @@ class WorkerProcess:
         os.set_blocking(self._stream.fileno(), False)
 
     @property
-    def is_there(self) -> bool:
+    def is_running(self) -> bool:
         return self._process.poll() is None
 
     @property
     def code(self) -> int | None:
         return self._process.poll()
 
-    def listen(self) -> None:
+    def read_events(self) -> None:
         """Record everything that the worker has printed by now in the history."""
         while True:
             try:
@@ -57,16 +59,16 @@ class WorkerProcess:
                 return
             *lines, self._left = (self._left + more).split(b"\n")
             for line in lines:
-                said = json.loads(line)
-                if "do" in said:
-                    self._begun(said)
+                event = json.loads(line)
+                if "do" in event:
+                    self._record_start(event)
                 else:
-                    self._done(said)
+                    self._record_end(event)
 
-    def _begun(self, said: dict[str, Any]) -> None:
-        operation, transaction = said["do"], said["transaction"]
+    def _record_start(self, event: dict[str, Any]) -> None:
+        operation, transaction = event["do"], event["transaction"]
         if operation == "send":
-            topic, partition, value = said["topic"], said["partition"], said["value"]
+            topic, partition, value = event["topic"], event["partition"], event["value"]
             self._calls[value] = self._history.invoke(
                 f"{self.name}/{partition}",
                 operation,
@@ -81,13 +83,13 @@ class WorkerProcess:
                 self.name, operation, transaction=transaction
             )
 
-    def _done(self, said: dict[str, Any]) -> None:
-        operation = said["did"]
-        call = self._calls.pop(said["value"] if operation == "send" else f"{operation} {said['transaction']}")
-        if said["error"] is not None:
-            self._history.info(call, error=said["error"])
+    def _record_end(self, event: dict[str, Any]) -> None:
+        operation = event["did"]
+        call = self._calls.pop(event["value"] if operation == "send" else f"{operation} {event['transaction']}")
+        if event["error"] is not None:
+            self._history.info(call, error=event["error"])
         elif operation == "send":
-            self._history.ok(call, offset=said["offset"])
+            self._history.ok(call, offset=event["offset"])
         else:
             self._history.ok(call)
             self.committed += operation == COMMIT
@@ -106,7 +108,7 @@ class WorkerProcess:
     def kill(self) -> None:
         self._process.kill()
         self._process.wait(ENDED_S_MAX)
-        self.listen()
+        self.read_events()
 
     def close(self) -> None:
         self.kill()
