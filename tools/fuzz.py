@@ -1,4 +1,4 @@
-"""Runs one fuzz target with atheris: `python -m tools.fuzz NAME [libFuzzer options]`."""
+"""Runner of one fuzz target with atheris: `python -m tools.fuzz NAME [libFuzzer options]`."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def fuzz(seconds: float) -> int:
     if subprocess.run([sys.executable, "-c", "import atheris"], capture_output=True).returncode:
         install = [sys.executable, "-m", "pip", "install", "-q", "atheris"]
         if subprocess.run(install, capture_output=True).returncode:
-            print("soak: fuzzing SKIPPED: atheris is not installed and cannot be had here")
+            print("soak: fuzzing SKIPPED: atheris is not installed and cannot be installed")
             return 0
     from tools.fuzz_targets import TARGETS
 
@@ -70,7 +70,7 @@ def fuzz(seconds: float) -> int:
         command = [sys.executable, "-m", "tools.fuzz", target, f"-max_total_time={int(seconds / len(TARGETS))}"]
         command += ["-max_len=4096", "-rss_limit_mb=2048", f"-artifact_prefix={corpus}/", str(corpus)]
         if subprocess.run(command).returncode:
-            print(f"soak: {target} FOUND SOMETHING; again with: python -m tools.fuzz {target} {corpus}/crash-…")
+            print(f"soak: {target} failed; reproduce with: python -m tools.fuzz {target} {corpus}/crash-…")
             found += 1
     return found
 

@@ -3,7 +3,7 @@
     python -m tools.state_diagrams [--check]
 
 Writes docs/state-machines.md; with --check it writes nothing and exits with code 1 if the document differs. A state machine is added
-to `machines` by importing its table; what a table does not say (the explanation, and when a state is entered if the table has no
+to `machines` by importing its table; what a table does not contain (the explanation, and when a state is entered if the table has no
 events) is written here.
 """
 

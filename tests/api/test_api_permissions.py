@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from tests.security.plain_logins import login, login_options, server_settings
-from tools.prove.api_samples import OPEN, SAMPLES, TOPIC, check_refusal, forged, of, part
+from tools.prove.security.api_samples import OPEN, SAMPLES, TOPIC, check_refusal, forged, of, part
 
 from headrace.api.permissions import NOTHING
 from headrace.base.errors import ErrorCode

@@ -8,7 +8,7 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tools.prove.log_lines import FORGED, POISON, judge_lines
+from tools.prove.hostile.log_lines import FORGED, POISON, judge_lines
 
 from headrace.observe.log_format import CONTINUATION, LINE_FORMAT, LineFormatter, escape
 

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from prometheus_client.parser import text_string_to_metric_families
 from testkit.kafka_peer import require_kafka
-from tools.prove import compaction
+from tools.prove.storage import compaction
 
 from headrace.testing.cluster import EmbeddedNode
 
@@ -23,7 +23,7 @@ HTTP = {"headrace.http.listener": "127.0.0.1:0"}
 @pytest.mark.java
 def test_compaction_under_kills_keeps_the_last_value_of_every_key(tmp_path: Path) -> None:
     require_kafka()
-    assert "records became" in compaction.prove(tmp_path, RECORDS, KEYS, KILLS, seed=1)
+    assert "records became" in compaction.check_compaction(tmp_path, RECORDS, KEYS, KILLS, seed=1)
 
 
 @pytest.mark.java
@@ -71,7 +71,7 @@ def test_deleting_a_topic_aborts_its_compaction_and_leaves_no_files(tmp_path: Pa
         admin.delete_topics(["gone"])["gone"].result(WAIT_S)
         compaction.create(node.bootstrap, "gone", min_cleanable_dirty_ratio="0.0")
         fill(node, "gone", 20)
-        compaction.until_clean(tmp_path, node.bootstrap, "gone")
+        compaction.wait_until_clean(tmp_path, node.bootstrap, "gone")
         found = compaction.read_all(node.bootstrap, "gone")
         assert [value for _, _, value in found[:-1]] == [b"%d" % number for number in range(13, 20)]
         until(lambda: not list(tmp_path.glob("gone-0/*.cleaned")))
@@ -92,7 +92,7 @@ def test_a_damaged_log_is_reported_as_uncleanable_and_not_changed(
     damaged[61] ^= 0x40  # the length of the first record
     path.write_bytes(damaged)
     with EmbeddedNode({**compaction.SETTINGS, **HTTP}, data_dir=tmp_path) as node:
-        compaction.until_clean(tmp_path, node.bootstrap, "good")
+        compaction.wait_until_clean(tmp_path, node.bootstrap, "good")
         until(lambda: "bad-0 cannot be compacted" in caplog.text)
         found = scrape(node)
         assert found["manager_uncleanable_partitions_count"] == ({"logDirectory": str(tmp_path)}, 1)
@@ -112,7 +112,7 @@ def test_a_compaction_run_is_reported_in_metrics(tmp_path: Path) -> None:
         file = tmp_path / "told-0" / f"{0:020d}.log"
         size = file.stat().st_size
         compaction.alter(node.bootstrap, "told", compaction.DIRTY_RATIO, "0.0")
-        compaction.until_clean(tmp_path, node.bootstrap, "told")
+        compaction.wait_until_clean(tmp_path, node.bootstrap, "told")
         until(lambda: scrape(node)["manager_max_dirty_percent"][1] == 0)
         after = scrape(node)
         size_after = file.stat().st_size

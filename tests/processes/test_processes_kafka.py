@@ -9,7 +9,7 @@ import pytest
 from testkit.kafka_peer import KafkaPeer, require_kafka
 from tools.prove.clients import CLIENTS, WriteOptions
 from tools.prove.differential.run import compare
-from tools.prove.dumping import dump_everything
+from tools.prove.storage.dump_log import dump_everything
 
 from headrace.testing.cluster import EmbeddedNode
 from headrace.testing.processes import LOOPBACK
@@ -37,5 +37,5 @@ def test_kafkas_dump_log_accepts_all_files() -> None:
         CLIENTS[0].write(node.bootstrap, "dumped", CLIENTS[0].samples(), WriteOptions("lz4"))
         node.stop()
         dump = dump_everything(node.data_dir)
-    assert not dump.trouble
+    assert not dump.problems
     assert dump.batches > 3 and len(dump.epochs) > 1

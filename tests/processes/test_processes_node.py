@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from tools.prove.killing import rounds_of_killing
+from tools.prove.storage.kill_nine import rounds_of_killing
 
 from headrace.client.wire.cluster import Cluster
 from headrace.client.wire.connection import Disconnected

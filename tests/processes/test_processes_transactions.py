@@ -30,7 +30,7 @@ def node() -> Iterator[NodeProcess]:
 @pytest.mark.timeout(120 + 20 * ROUNDS)
 @pytest.mark.parametrize("client", ["confluent-kafka", "aiokafka"])
 def test_a_transactional_copy_under_kills_has_every_record_once(node: NodeProcess, client: str, seed: int) -> None:
-    summary = Copying(node, client, seed).play(ROUNDS)
+    summary = Copying(node, client, seed).run(ROUNDS)
     assert summary.startswith(f"{client}: {ROUNDS} kills"), f"seed {seed}"
 
 

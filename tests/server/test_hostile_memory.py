@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.security.pem_files import needs_openssl
-from tools.prove.hostile_memory import GROWTH_MB_MAX, attack
+from tools.prove.hostile.memory import GROWTH_MB_MAX, attack
 
 from headrace.base.eager import Rest, begin
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.security.pem_files import needs_openssl
-from tools.prove.secured_files import SecuredFiles, SecuredNode, server_files
+from tools.prove.security.secured_files import SecuredFiles, SecuredNode, server_files
 
 from headrace.base.errors import KafkaError
 from headrace.client import Admin, Consumer, Producer

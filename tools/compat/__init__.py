@@ -1,1 +1,1 @@
-"""Test suites of other projects, run against a real Kafka and against Headrace: we pass what Kafka passes."""
+"""Test suites of other projects, run against a real Kafka and against Headrace, which passes what Kafka passes."""

@@ -13,8 +13,8 @@ import tarfile
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-from tools.compat.suite import FAILED, PASSED, SKIPPED, NotHere, Outcomes, Suite
-from tools.prove.registry import WORK, say
+from tools.compat.suite import FAILED, PASSED, SKIPPED, Outcomes, Suite, SuiteUnavailable
+from tools.prove.registry import WORK, print_progress
 
 VERSION = "3.0.12"
 HOME = WORK / "compat" / "kafka-python"
@@ -24,7 +24,7 @@ RUN_S_MAX = 1500.0
 TEST_S_MAX = 40
 FETCH_S_MAX = 300.0
 FILES = tuple(f"test_{of}_integration.py" for of in ("admin", "producer", "consumer", "ssl", "sasl"))
-STAND_IN = '''"""Brokers are somebody else's here."""
+STUB = '''"""Stub: the broker is given."""
 
 
 class ExternalService:
@@ -40,11 +40,12 @@ class ExternalService:
 
 class SpawnedService:
     def __init__(self, *args, **kwargs):
-        raise RuntimeError("this run has its broker from outside")
+        raise RuntimeError("the broker is given; it is not started by the tests")
 '''
 
 
 def prepare() -> None:
+    """Fetch the tests and write the missing files. Raise SuiteUnavailable if that is impossible."""
     if not SOURCE.is_dir():
         HOME.mkdir(parents=True, exist_ok=True)
         _pip(
@@ -59,7 +60,7 @@ def prepare() -> None:
         with tarfile.open(HOME / f"kafka_python-{VERSION}.tar.gz") as archive:
             archive.extractall(HOME, filter="data")
     (SOURCE / "test" / "__init__.py").touch()
-    (SOURCE / "test" / "service.py").write_text(STAND_IN)
+    (SOURCE / "test" / "service.py").write_text(STUB)
     if not (PACKAGES / "pytest_mock").is_dir():
         _pip("install", "--target", str(PACKAGES), "--no-deps", "pytest-mock")
 
@@ -73,15 +74,16 @@ def _pip(*arguments: str) -> None:
             timeout=FETCH_S_MAX,
         )
     except subprocess.TimeoutExpired:
-        raise NotHere(f"kafka-python's tests could not be fetched within {FETCH_S_MAX:.0f} s") from None
+        raise SuiteUnavailable(f"kafka-python's tests could not be fetched within {FETCH_S_MAX:.0f} s") from None
     if done.returncode != 0:
-        raise NotHere(f"kafka-python's tests could not be fetched: {done.stderr[-400:]}")
+        raise SuiteUnavailable(f"kafka-python's tests could not be fetched: {done.stderr[-400:]}")
 
 
-def run(bootstrap: str, whose: str) -> Outcomes:
-    report = HOME / f"{whose}.xml"
+def run(bootstrap: str, server: str) -> Outcomes:
+    """Run the tests against a server and return their outcomes."""
+    report = HOME / f"{server}.xml"
     report.unlink(missing_ok=True)
-    say(f"kafka-python's tests against {whose}")
+    print_progress(f"kafka-python's tests against {server}")
     command = [
         sys.executable, "-m", "pytest", "-q", "-p", "pytest_mock", "-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:headrace",
         "-W", "ignore", "--timeout", str(TEST_S_MAX), "--timeout-method=signal", f"--junitxml={report}",
@@ -94,7 +96,7 @@ def run(bootstrap: str, whose: str) -> Outcomes:
         "KAFKA_URI": f"kafka://{bootstrap}",
         "KAFKA_ROOT": str(SOURCE),
     }
-    with (HOME / f"{whose}.log").open("wb") as log:
+    with (HOME / f"{server}.log").open("wb") as log:
         subprocess.run(command, cwd=SOURCE, env=environment, stdout=log, stderr=log, timeout=RUN_S_MAX, check=False)
     return read_report(report)
 

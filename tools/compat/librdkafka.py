@@ -12,8 +12,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.compat.suite import FAILED, PASSED, SKIPPED, NotHere, Outcomes, Suite
-from tools.prove.registry import WORK, say
+from tools.compat.suite import FAILED, PASSED, SKIPPED, Outcomes, Suite, SuiteUnavailable
+from tools.prove.registry import WORK, print_progress
 
 PACKAGE = "node-rdkafka@3.6.1"
 VERSION = "2.12"
@@ -41,38 +41,42 @@ TESTS = (
 
 
 def prepare() -> None:
+    """Fetch and build the tests. Raise SuiteUnavailable if that is impossible."""
     if os.access(RUNNER, os.X_OK):
         return
     for program in ("npm", "gcc", "g++", "make"):
         if shutil.which(program) is None:
-            raise NotHere(f"librdkafka's tests need {program}, which is not on the path")
+            raise SuiteUnavailable(f"librdkafka's tests need {program}, which is not on the path")
     HOME.mkdir(parents=True, exist_ok=True)
     if not SOURCE.is_dir():
-        say("fetching librdkafka's sources")
-        _do(("npm", "pack", "--silent", PACKAGE), HOME, FETCH_S_MAX)
+        print_progress("fetching librdkafka's sources")
+        _run(("npm", "pack", "--silent", PACKAGE), HOME, FETCH_S_MAX)
         archive = next(HOME.glob("node-rdkafka-*.tgz"))
-        _do(("tar", "xzf", archive.name), HOME, FETCH_S_MAX)
-    say("building librdkafka and its tests: some minutes, once")
+        _run(("tar", "xzf", archive.name), HOME, FETCH_S_MAX)
+    print_progress("building librdkafka and its tests, which takes some minutes")
     for command in (("./configure",), ("make", "libs"), ("make", "-C", "tests", "build")):
-        _do(command, SOURCE, BUILD_S_MAX)
+        _run(command, SOURCE, BUILD_S_MAX)
 
 
-def _do(command: Sequence[str], where: Path, seconds: float) -> None:
+def _run(command: Sequence[str], where: Path, seconds: float) -> None:
     try:
         done = subprocess.run(command, cwd=where, capture_output=True, text=True, errors="replace", timeout=seconds)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise NotHere(f"{' '.join(command)}: {error}") from error
+        raise SuiteUnavailable(f"{' '.join(command)}: {error}") from error
     if done.returncode != 0:
-        raise NotHere(f"{' '.join(command)} ended with {done.returncode}: {(done.stdout + done.stderr)[-400:]}")
+        raise SuiteUnavailable(
+            f"{' '.join(command)} exited with {done.returncode}: {(done.stdout + done.stderr)[-400:]}"
+        )
 
 
-def run(bootstrap: str, whose: str) -> Outcomes:
-    configuration = HOME / f"{whose}.conf"
+def run(bootstrap: str, server: str) -> Outcomes:
+    """Run the tests against a server and return their outcomes."""
+    configuration = HOME / f"{server}.conf"
     configuration.write_text(f"metadata.broker.list={bootstrap}\ntest.timeout.multiplier=3\n")
     outcomes: Outcomes = {}
     for number in TESTS:
-        say(f"librdkafka's test {number} against {whose}")
-        outcomes[number] = _outcome(number, configuration, HOME / f"{whose}-{number}.log")
+        print_progress(f"librdkafka's test {number} against {server}")
+        outcomes[number] = _outcome(number, configuration, HOME / f"{server}-{number}.log")
     return outcomes
 
 

@@ -1,4 +1,4 @@
-"""Generates docs/compatibility.md."""
+"""The report of the comparison, as text and as docs/compatibility.md."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def text(verdicts: Sequence[Verdict]) -> str:
 
 
 def publish(verdicts: Sequence[Verdict]) -> None:
+    """Write docs/compatibility.md."""
     parts = [
         "# Compatibility",
         f"The test suites of other projects, run against Apache Kafka {KAFKA_VERSION} and against Headrace with the same settings on one "

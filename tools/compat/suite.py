@@ -10,21 +10,25 @@ PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 Outcomes = dict[str, str]  # by test name
 
 
-class NotHere(Exception):
-    """The suite cannot be fetched or built on this machine; the text says what is missing."""
+class SuiteUnavailable(Exception):
+    """Raised if a suite cannot be fetched or built on this machine; the text names what is missing."""
 
 
 @dataclass(frozen=True)
 class Suite:
+    """A test suite of another project."""
+
     name: str
     version: str
-    prepare: Callable[[], None]  # fetches and builds; raises NotHere if that is impossible
+    prepare: Callable[[], None]  # fetches and builds; raises SuiteUnavailable if that is impossible
     run: Callable[[str, str], Outcomes]  # given the bootstrap address and the server's name
     settings: Mapping[str, str]  # settings of both servers
 
 
 @dataclass(frozen=True)
 class Verdict:
+    """The outcomes of one suite on both servers."""
+
     suite: Suite
     kafka: Outcomes
     headrace: Outcomes
@@ -36,6 +40,7 @@ class Verdict:
 
     @property
     def lost(self) -> list[str]:
+        """Tests that Kafka passes and Headrace does not."""
         return [test for test in self.counted if self.headrace.get(test) != PASSED]
 
     @property

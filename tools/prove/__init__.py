@@ -1,1 +1,1 @@
-"""`make prove`: proves each promise of Headrace with a named check."""
+"""`make prove`: a named check for each promise in docs/promises.md."""

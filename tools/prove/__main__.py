@@ -1,4 +1,4 @@
-"""Runs all checks, or those named, and prints a table; the exit code is 1 unless all of them pass."""
+"""Runner of all checks, or of those named; it prints a table and exits with 1 unless all of them pass."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ class Outcome:
 
 
 def run(check: Check) -> Outcome:
+    """Run one check and print its verdict; a failure is printed with its traceback, not raised."""
     print(f"{check.name}: {check.promise}", flush=True)
-    began = time.monotonic()
+    started = time.monotonic()
     try:
         verdict, figure = "PASS", check.run()
     except NotRun as reason:
@@ -34,7 +35,7 @@ def run(check: Check) -> Outcome:
         traceback.print_exc()
         first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         verdict, figure = "FAIL", f"{type(error).__name__}: {first_line}"[:REASON_MAX]
-    outcome = Outcome(check.name, verdict, figure, time.monotonic() - began)
+    outcome = Outcome(check.name, verdict, figure, time.monotonic() - started)
     print(f"  {verdict} {figure} ({outcome.seconds:.1f} s)", flush=True)
     return outcome
 
@@ -50,6 +51,7 @@ def plain_table(outcomes: list[Outcome]) -> str:
 
 
 def show(outcomes: list[Outcome]) -> None:
+    """Write the table to .work/prove.txt and print it."""
     text = plain_table(outcomes)
     WORK.mkdir(exist_ok=True)
     (WORK / "prove.txt").write_text(text)
@@ -75,7 +77,7 @@ def show(outcomes: list[Outcome]) -> None:
 def main(names: list[str]) -> int:
     unknown = [name for name in names if name not in CHECKS]
     if unknown:
-        print(f"no check is called {', '.join(unknown)}; there are: {', '.join(CHECKS)}", file=sys.stderr)
+        print(f"there is no check called {', '.join(unknown)}; the checks are: {', '.join(CHECKS)}", file=sys.stderr)
         return 2
     outcomes = [run(CHECKS[name]) for name in names or CHECKS]
     show(outcomes)

@@ -1,4 +1,4 @@
-"""Runs commands of the project with a timeout."""
+"""Commands of the project, run with a timeout."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tools.prove.registry import ROOT, say
+from tools.prove.registry import ROOT, print_progress
 
 SHOWN_CHARACTERS = 3000
 
@@ -23,7 +23,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run the command. Raise AssertionError with the end of its output if it fails or times out."""
     if not quiet:
-        say(" ".join(command))
+        print_progress(" ".join(command))
     try:
         done = subprocess.run(
             list(command),
@@ -37,10 +37,10 @@ def run(
             timeout=timeout_s,
         )
     except subprocess.TimeoutExpired as error:
-        said = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else error.stdout or ""
+        output = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else error.stdout or ""
         raise AssertionError(
-            f"{command[0]} did not end within {timeout_s:.0f} s; it said {said[-SHOWN_CHARACTERS:]}"
+            f"{command[0]} did not exit within {timeout_s:.0f} s; its output ends with: {output[-SHOWN_CHARACTERS:]}"
         ) from None
     if done.returncode != 0 and not may_fail:
-        raise AssertionError(f"{' '.join(command)} ended with {done.returncode}: {done.stdout[-SHOWN_CHARACTERS:]}")
+        raise AssertionError(f"{' '.join(command)} exited with {done.returncode}: {done.stdout[-SHOWN_CHARACTERS:]}")
     return done

@@ -1,4 +1,4 @@
-"""The same load on Headrace and on a Kafka with jmx_exporter, comparing every metric that dashboards read."""
+"""Every metric that dashboards read, compared after the same load on Headrace and on a Kafka with jmx_exporter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.testing.processes import LOOPBACK, NodeProcess, free_port
 from tools.prove.registry import ROOT, NotRun
 
 AGENT: Artifact = ("io.prometheus.jmx", "jmx_prometheus_javaagent", "1.0.1")
-# Our own rules for the agent, producing the names that dashboards know.
+# Rules for the agent that produce the names that dashboards use.
 AGENT_RULES = r"""
 lowercaseOutputName: true
 rules:
@@ -39,7 +39,7 @@ rules:
      name: "kafka_server_socket_server_metrics_$3", type: GAUGE, labels: {listener: "$1", networkProcessor: "$2"}}
 """
 LOAD_S = 60.0
-RECORDS_A_ROUND = 500
+RECORDS_PER_ROUND = 500
 TOPIC = "dashboards"
 PARTITIONS = 3
 TOO_LARGE_BYTES = 2_000_000
@@ -65,6 +65,7 @@ class Documented:
 
 
 def documented(page: str | None = None) -> list[Documented]:
+    """Return the rows of the table."""
     text = (ROOT / "docs" / "metrics.md").read_text() if page is None else page
     return [
         Documented(row["name"], frozenset(row["labels"].replace(",", " ").split()), row["compared"] == "equal")
@@ -73,6 +74,7 @@ def documented(page: str | None = None) -> list[Documented]:
 
 
 def parse(page: str) -> Samples:
+    """Parse a page in Prometheus' text format."""
     found: Samples = {}
     for line in page.splitlines():
         if not line.startswith("#") and (sample := _SAMPLE.match(line)):
@@ -82,8 +84,8 @@ def parse(page: str) -> Samples:
 
 
 def scrape(port: int) -> Samples:
-    with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/metrics", timeout=WAIT_S_MAX) as answer:
-        return parse(answer.read().decode())
+    with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/metrics", timeout=WAIT_S_MAX) as response:
+        return parse(response.read().decode())
 
 
 def load(bootstrap: str, seconds: float) -> None:
@@ -98,13 +100,13 @@ def load(bootstrap: str, seconds: float) -> None:
             consumer.get_watermark_offsets(start, WAIT_S_MAX, cached=False)
         consumer.assign(starts)
         for number in range(max(1, int(seconds))):
-            began = time.monotonic()
-            for record in range(RECORDS_A_ROUND):
+            started = time.monotonic()
+            for record in range(RECORDS_PER_ROUND):
                 partition = record % PARTITIONS
                 producer.produce(TOPIC, b"value %d" % record, partition=partition, timestamp=1_700_000_000_000 + number)
             assert producer.flush(WAIT_S_MAX) == 0
-            _consume(consumer, RECORDS_A_ROUND)
-            time.sleep(max(0.0, 1.0 - (time.monotonic() - began)))
+            _consume(consumer, RECORDS_PER_ROUND)
+            time.sleep(max(0.0, 1.0 - (time.monotonic() - started)))
         _send_too_large(producer)
     finally:
         consumer.close()
@@ -156,19 +158,19 @@ def _agent_folder() -> Path:
 def differences(ours: Samples, theirs: Samples) -> Iterator[str]:
     """Yield what a dashboard would show differently."""
     for metric in documented():
-        mine, other = _relevant(ours, metric), _relevant(theirs, metric)
-        if not mine or not other:
-            where = "Headrace" if not mine else "Kafka"
-            yield f"{metric.name} is missing on {where}"
+        headrace, kafka = _relevant(ours, metric), _relevant(theirs, metric)
+        if not headrace or not kafka:
+            yield f"{metric.name} is missing on {'Kafka' if headrace else 'Headrace'}"
             continue
         if metric.is_equal:
-            for key in sorted(mine.keys() | other.keys(), key=sorted):
-                here, there = mine.get(key, 0.0), other.get(key, 0.0)  # Kafka has no counter before the first event
-                if here != there:
-                    yield f"{metric.name}{dict(key)}: {here} on Headrace, {there} on Kafka"
-        elif {name for key in other for name, _ in key} != {name for key in mine for name, _ in key}:
+            for key in sorted(headrace.keys() | kafka.keys(), key=sorted):
+                # Kafka has no counter before the first event.
+                our_value, their_value = headrace.get(key, 0.0), kafka.get(key, 0.0)
+                if our_value != their_value:
+                    yield f"{metric.name}{dict(key)}: {our_value} on Headrace, {their_value} on Kafka"
+        elif {name for key in kafka for name, _ in key} != {name for key in headrace for name, _ in key}:
             yield f"{metric.name} has other labels than on Kafka"
-        yield from _implausible(metric.name, mine)
+        yield from _implausible(metric.name, headrace)
 
 
 def _relevant(samples: Samples, metric: Documented) -> dict[Labels, float]:

@@ -1,4 +1,4 @@
-"""Runs the programs in `examples/` as their page says, and checks the output of the consumer examples."""
+"""Runs of the programs in `examples/` as their page describes, with checks of the consumer examples' output."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(example: str, bootstrap: str, *arguments: str) -> str:
         text=True,
         timeout=RUN_S_MAX,
     )
-    assert done.returncode == 0, f"{example} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+    assert done.returncode == 0, f"{example} exited with {done.returncode}:\n{done.stdout}{done.stderr}"
     return done.stdout
 
 
@@ -49,23 +49,23 @@ def kill_a_consumer(bootstrap: str) -> Takeover:
 
     Before the kill, each of the three must have had one partition.
     """
-    said = run("kill_a_consumer.py", bootstrap)
-    killed, outcome = _KILLED.search(said), _OUTCOME.search(said)
-    assert killed is not None and outcome is not None, said
-    before = _owned(said[: killed.start()])
+    output = run("kill_a_consumer.py", bootstrap)
+    killed, outcome = _KILLED.search(output), _OUTCOME.search(output)
+    assert killed is not None and outcome is not None, output
+    before = _owned(output[: killed.start()])
     orphan = int(killed[1])
-    assert before["ben"] == {orphan} and sorted(map(sorted, before.values())) == [[0], [1], [2]], said
-    owned = _owned(said[killed.end() :])
+    assert before["ben"] == {orphan} and sorted(map(sorted, before.values())) == [[0], [1], [2]], output
+    owned = _owned(output[killed.end() :])
     shared = sorted(partition for partitions in owned.values() for partition in partitions)
-    assert owned.keys() == {"anna", "carla"} and shared == [0, 1, 2], said
+    assert owned.keys() == {"anna", "carla"} and shared == [0, 1, 2], output
     takeover = Takeover(orphan, owned, int(outcome[1]), int(outcome[2]))
-    assert takeover.read == RECORDS, said
+    assert takeover.read == RECORDS, output
     return takeover
 
 
-def _owned(said: str) -> dict[str, set[int]]:
+def _owned(output: str) -> dict[str, set[int]]:
     """Return each consumer's last assignment."""
-    return {name: set(_numbers(partitions)) for name, partitions in _GIVEN.findall(said)}
+    return {name: set(_numbers(partitions)) for name, partitions in _GIVEN.findall(output)}
 
 
 # --- work and commits around a crash
@@ -99,10 +99,10 @@ class Bills:
 
 def exactly_once(bootstrap: str) -> Bills:
     """Run the example. Raise AssertionError unless copiers died with bills in the log and each order counts once."""
-    said = run("exactly_once.py", bootstrap)
-    work, bills = _work_of(said), _BILLS.search(said)
-    assert bills is not None and said.count(" is killed with bills ") == KILLS, said
-    assert not work.lost and not work.twice, said
+    output = run("exactly_once.py", bootstrap)
+    work, bills = _work_of(output), _BILLS.search(output)
+    assert bills is not None and output.count(" is killed with bills ") == KILLS, output
+    assert not work.lost and not work.twice, output
     return Bills(int(bills[1]), int(bills[2]))
 
 
@@ -110,9 +110,9 @@ def _work(example: str, bootstrap: str) -> Work:
     return _work_of(run(example, bootstrap))
 
 
-def _work_of(said: str) -> Work:
-    found = _WORK.search(said)
-    assert found is not None, said
+def _work_of(output: str) -> Work:
+    found = _WORK.search(output)
+    assert found is not None, output
     return Work(_numbers(found[1]), _numbers(found[2]))
 
 

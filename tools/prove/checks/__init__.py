@@ -1,4 +1,4 @@
-"""One module per subject; importing this package fills the registry."""
+"""The named checks, one module per subject; importing this package fills the registry."""
 
 from __future__ import annotations
 
@@ -7,24 +7,19 @@ from tools.prove.checks import (
     client,
     clients,
     clones,
-    compaction,
     differential,
-    dump_log,
     examples,
-    garbage,
     groups,
     hostile,
     kafka_tools,
-    kill_nine,
     metrics,
     pipelines,
-    retention,
     schemas,
-    secured,
+    security,
     simulation,
     spark,
+    storage,
     suites,
-    swapping,
     transactions,
 )
 
@@ -33,23 +28,18 @@ __all__ = [
     "client",
     "clients",
     "clones",
-    "compaction",
     "differential",
-    "dump_log",
     "examples",
-    "garbage",
     "groups",
     "hostile",
     "kafka_tools",
-    "kill_nine",
     "metrics",
     "pipelines",
-    "retention",
     "schemas",
-    "secured",
+    "security",
     "simulation",
     "spark",
+    "storage",
     "suites",
-    "swapping",
     "transactions",
 ]

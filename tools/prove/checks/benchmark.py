@@ -11,7 +11,7 @@ from testkit import kafka_peer as peers
 from testkit.spark_connector import connector_missing
 
 from tools.prove.commands import run
-from tools.prove.registry import NotRun, check, say
+from tools.prove.registry import check, print_progress, require
 
 BENCHMARK_S_MAX = 7200.0
 TABLE_LINES_MAX = 100
@@ -24,7 +24,7 @@ SPARK_ROUNDS = "2"  # each takes eight minutes
     "memory, groups and startup",
 )
 def benchmark() -> str:
-    return _published(BROKER)
+    return _publish(BROKER)
 
 
 @check(
@@ -33,7 +33,7 @@ def benchmark() -> str:
     "read_committed fetches",
 )
 def benchmark_transactions() -> str:
-    return _published(TRANSACTIONS)
+    return _publish(TRANSACTIONS)
 
 
 @check(
@@ -42,7 +42,7 @@ def benchmark_transactions() -> str:
     "as a table of ratios",
 )
 def benchmark_client() -> str:
-    return _published(CLIENT)
+    return _publish(CLIENT)
 
 
 @check(
@@ -51,7 +51,7 @@ def benchmark_client() -> str:
     "writing, batch and streaming, on Headrace and on Kafka; and the startup of a driver",
 )
 def benchmark_spark() -> str:
-    return _published(SPARK, spark_missing() or connector_missing(), "--rounds", SPARK_ROUNDS)
+    return _publish(SPARK, spark_missing() or connector_missing(), "--rounds", SPARK_ROUNDS)
 
 
 @check(
@@ -61,20 +61,19 @@ def benchmark_spark() -> str:
     "result, and its memory",
 )
 def benchmark_pipelines() -> str:
-    return _published(PIPELINES, spark_missing() or connector_missing() or reader_missing())
+    return _publish(PIPELINES, spark_missing() or connector_missing() or reader_missing())
 
 
-def _published(chapter: str, missing: str | None = None, *options: str) -> str:
-    reason = missing or peers.available()
-    if reason is not None:
-        raise NotRun(reason)
+def _publish(chapter: str, missing: str | None = None, *options: str) -> str:
+    """Run one chapter of the benchmark and publish its table; return the line that counts the goals met."""
+    require(missing, peers.available())
     command = [sys.executable, "-m", "bench", chapter, "--publish", *options]
-    said = run(command, timeout_s=BENCHMARK_S_MAX, may_fail=True)
-    lines = said.stdout.rstrip().splitlines()
+    done = run(command, timeout_s=BENCHMARK_S_MAX, may_fail=True)
+    lines = done.stdout.rstrip().splitlines()
     for line in lines[-TABLE_LINES_MAX:]:
-        say(line)
-    assert said.returncode == 0, (
-        f"{' '.join(command[1:])} ended with {said.returncode}: {lines[-1] if lines else 'no word'}"
+        print_progress(line)
+    assert done.returncode == 0, (
+        f"{' '.join(command[1:])} exited with {done.returncode}: {lines[-1] if lines else 'no output'}"
     )
     verdict = next(line for line in lines if "goals met" in line)
     return f"{verdict.strip()}; the published table is in docs/performance.md"

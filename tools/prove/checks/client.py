@@ -1,4 +1,4 @@
-"""Our own client, on Headrace and on Kafka."""
+"""Headrace's client, on Headrace and on Kafka."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from testkit.kafka_peer import available
 
 from tools.prove.commands import run
-from tools.prove.registry import NotRun, check, say
+from tools.prove.registry import check, print_progress, require
 
 TESTS_S_MAX = 1200.0
 TEST_PROCESSES = 2
@@ -21,13 +21,11 @@ TEST_PROCESSES = 2
     "nothing lost or duplicated when the node dies under load, full buffers and late deliveries reported in time",
 )
 def client_conformance() -> str:
-    reason = available()
-    if reason is not None:
-        raise NotRun(reason)
-    from tools.prove.client_conformance.play import play
+    require(available())
+    from tools.prove.client_conformance.suite import SERVERS, run_suite
 
-    figures = play(say)
-    return f"{len(figures)} acts on 2 stages: " + "; ".join(figures.values())
+    figures = run_suite(print_progress)
+    return f"{len(figures)} results on {len(SERVERS)} servers: " + "; ".join(figures.values())
 
 
 @check(
@@ -36,9 +34,7 @@ def client_conformance() -> str:
     "do on a Headrace node",
 )
 def tests_on_kafka() -> str:
-    reason = available()
-    if reason is not None:
-        raise NotRun(reason)
+    require(available())
     done = run(
         [sys.executable, "-m", "pytest", "-m", "long", "-n", str(TEST_PROCESSES), "tests/client", "tests/pipelines"],
         timeout_s=TESTS_S_MAX,

@@ -1,4 +1,4 @@
-"""Every client reads what every client wrote, in every codec."""
+"""Records exchanged between all clients, in every codec."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from headrace.testing.processes import NodeProcess
 from tools.prove.clients import CLIENTS, CODECS, WriteOptions
 from tools.prove.clients.matrix import Exchange
 from tools.prove.clients.samples import FIRST_MS, STEP_MS
-from tools.prove.registry import NotRun, check, say
+from tools.prove.registry import NotRun, check, print_progress
 
 ACKNOWLEDGEMENTS = (("0", False), ("1", False), ("all", False))
 
@@ -37,7 +37,9 @@ def clients_read_each_other() -> str:
             exchange.check()
             records += len(exchange.written)
             reads += exchange.reads
-            say(f"{codec}: {len(exchange.written)} records by {len(CLIENTS)} clients, {exchange.reads} reads")
+            print_progress(
+                f"{codec}: {len(exchange.written)} records by {len(CLIENTS)} clients, {exchange.reads} reads"
+            )
         by_time = _offsets_by_time(node.bootstrap)
         assert node.terminate() == 0, node.log_text()
     return f"{len(CLIENTS)} clients, {len(CODECS)} codecs, {records} records, {reads} reads, {by_time} offsets by time"
@@ -56,6 +58,6 @@ def _offsets_by_time(bootstrap: str) -> int:
             (FIRST_MS + 3 * STEP_MS + 1, 4),
         ):
             found = client.offset_for_time(bootstrap, "all-none", timestamp)
-            assert found == wanted, f"{client.name} found offset {found} for time {timestamp}, wanted is {wanted}"
+            assert found == wanted, f"{client.name} found offset {found} for time {timestamp} instead of {wanted}"
             count += 1
     return count

@@ -1,4 +1,4 @@
-"""The steps of the README, in a fresh clone."""
+"""The commands of the README in a fresh clone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from tools.prove.clients import CLIENTS, WriteOptions
 from tools.prove.clients.matrix import Exchange
 from tools.prove.commands import run
-from tools.prove.registry import ROOT, NotRun, check, say
+from tools.prove.registry import ROOT, NotRun, check, print_progress
 
 TEST_S_MAX = 900.0
 BUSY_TEST_S_MAX = 2400.0
@@ -43,23 +43,23 @@ RIGHT = re.compile("events in = events out")
 def fresh_clone() -> Iterator[Path]:
     """Yield a clone of the last commit; uncommitted changes are not in it."""
     if not (ROOT / ".git").exists() or shutil.which("git") is None:
-        raise NotRun("this is no git checkout")
+        raise NotRun("this is not a git checkout")
     if shutil.which("make") is None:
         raise NotRun("make is not on the path")
     with tempfile.TemporaryDirectory(prefix="headrace-clone-") as directory:
-        target = Path(directory, "headrace")
-        run(["git", "clone", "-q", "--no-hardlinks", str(ROOT), str(target)], timeout_s=CLONE_S_MAX)
-        yield target
+        clone = Path(directory, "headrace")
+        run(["git", "clone", "-q", "--no-hardlinks", str(ROOT), str(clone)], timeout_s=CLONE_S_MAX)
+        yield clone
 
 
 @check("tests-in-a-fresh-clone", "make test passes in a fresh clone in under 15 minutes")
 def tests_in_a_fresh_clone() -> str:
     with fresh_clone() as clone:
-        began = time.monotonic()
+        started = time.monotonic()
         done = run(["make", "test"], cwd=clone, timeout_s=TEST_S_MAX, environment=_clean())
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - started
     summary = _summary(done.stdout)
-    return f"{seconds:.0f} s in all; {summary}"
+    return f"{seconds:.0f} s in total; {summary}"
 
 
 @check(
@@ -72,13 +72,13 @@ def tests_again_and_again() -> str:
     with fresh_clone() as clone:
         for number in range(TEST_RUNS):
             is_busy = number >= TEST_RUNS - BUSY_RUNS
-            began = time.monotonic()
+            started = time.monotonic()
             with busy_core() if is_busy else contextlib.nullcontext():
                 done = run(["make", "test"], cwd=clone, timeout_s=BUSY_TEST_S_MAX, environment=_clean())
             summary = _summary(done.stdout)
-            figures.append(f"{time.monotonic() - began:.0f} s{' busy' if is_busy else ''}")
-            say(f"run {number + 1}: {figures[-1]}; {summary}")
-    return f"{TEST_RUNS} of {TEST_RUNS} green: {', '.join(figures)}"
+            figures.append(f"{time.monotonic() - started:.0f} s{' busy' if is_busy else ''}")
+            print_progress(f"run {number + 1}: {figures[-1]}; {summary}")
+    return f"{TEST_RUNS} of {TEST_RUNS} passed: {', '.join(figures)}"
 
 
 def _summary(output: str) -> str:
@@ -100,13 +100,13 @@ def busy_core() -> Iterator[None]:
 @check("serve-in-a-fresh-clone", "make serve in a fresh clone serves on localhost:9092 and stops cleanly on SIGTERM")
 def serve_in_a_fresh_clone() -> str:
     _require_port()
-    with fresh_clone() as clone, _made(clone, "serve") as made:
-        made.wait_for(SERVES, RUN_S_MAX)
-        seconds = made.seconds
-        say(f"serves after {seconds:.0f} s")
+    with fresh_clone() as clone, _make(clone, "serve") as target:
+        target.wait_for(SERVES, RUN_S_MAX)
+        seconds = target.seconds
+        print_progress(f"serving after {seconds:.0f} s")
         clients = _exchange()
-        made.signal(signal.SIGTERM)
-        assert "stopped cleanly" in made.said(), f"no clean stop: {made.said()[-SHOWN_CHARACTERS:]}"
+        target.signal(signal.SIGTERM)
+        assert "stopped cleanly" in target.output(), f"no clean stop: {target.output()[-SHOWN_CHARACTERS:]}"
     return f"serves {seconds:.0f} s after make serve; {', '.join(clients)} wrote and read"
 
 
@@ -121,27 +121,27 @@ def run_in_a_fresh_clone() -> str:
     if shutil.which("kcat") is None:
         raise NotRun("kcat is not on the path")
     with fresh_clone() as clone:
-        with _made(clone, "run") as made:
-            made.wait_for(SHOP_STARTS, RUN_S_MAX)
-            installed_s = made.seconds
-            say(f"installed after {installed_s:.0f} s")
-            made.wait_for(FIRST_RESULTS, FIRST_RESULTS_S_MAX)
-            first_s = made.seconds - installed_s
-            say(f"first results {first_s:.0f} s later")
+        with _make(clone, "run") as target:
+            target.wait_for(SHOP_STARTS, RUN_S_MAX)
+            installed_s = target.seconds
+            print_progress(f"installed after {installed_s:.0f} s")
+            target.wait_for(FIRST_RESULTS, FIRST_RESULTS_S_MAX)
+            first_s = target.seconds - installed_s
+            print_progress(f"first results {first_s:.0f} s later")
             clients = _exchange()
             rows = run(["kcat", "-C", "-e", "-q", "-b", f"localhost:{PORT}", "-t", RESULT_TOPIC], timeout_s=CLONE_S_MAX)
             read = [json.loads(line) for line in rows.stdout.splitlines()]
             assert read and all(row["name"] and row["city"] for row in read), f"no results: {rows.stdout[:500]!r}"
-            made.signal(signal.SIGINT)
-            assert STOPPED in made.said(), f"no clean stop: {made.said()[-SHOWN_CHARACTERS:]}"
-        with _made(clone, "run", "EVENTS=100000") as made:
-            made.wait_for(RIGHT, END_S_MAX)
-            code = made.wait()
-            assert code == 0, f"it ended with {code}: {made.said()[-SHOWN_CHARACTERS:]}"
-            events = next(line for line in made.said().splitlines() if " events: " in line)
+            target.signal(signal.SIGINT)
+            assert STOPPED in target.output(), f"no clean stop: {target.output()[-SHOWN_CHARACTERS:]}"
+        with _make(clone, "run", "EVENTS=100000") as target:
+            target.wait_for(RIGHT, END_S_MAX)
+            code = target.wait()
+            assert code == 0, f"make run exited with {code}: {target.output()[-SHOWN_CHARACTERS:]}"
+            events = next(line for line in target.output().splitlines() if " events: " in line)
     return (
         f"installed in {installed_s:.0f} s, first results {first_s:.0f} s later; {', '.join(clients)} wrote and read, kcat read "
-        f"{len(read)} results; the second run went on to {events}"
+        f"{len(read)} results; the second run continued to {events}"
     )
 
 
@@ -149,19 +149,19 @@ def _require_port() -> None:
     with socket.socket() as probe:
         probe.settimeout(1)
         if probe.connect_ex(("localhost", PORT)) == 0:
-            raise NotRun(f"something serves on port {PORT} already")
+            raise NotRun(f"port {PORT} is already in use")
 
 
-class _Made:
+class _MakeTarget:
     """A running make target."""
 
-    def __init__(self, clone: Path, words: Sequence[str]) -> None:
-        self._words = " ".join(("make", *words))
-        self._log = clone / f"{words[0]}.log"
-        self._began = time.monotonic()
+    def __init__(self, clone: Path, arguments: Sequence[str]) -> None:
+        self._command = " ".join(("make", *arguments))
+        self._log = clone / f"{arguments[0]}.log"
+        self._started = time.monotonic()
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(
-                ["make", *words],
+                ["make", *arguments],
                 cwd=clone,
                 env={**os.environ, **_clean()},
                 stdin=subprocess.DEVNULL,
@@ -172,20 +172,21 @@ class _Made:
 
     @property
     def seconds(self) -> float:
-        return time.monotonic() - self._began
+        return time.monotonic() - self._started
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self._log.read_text(errors="replace")
 
-    def wait_for(self, words: re.Pattern[str], seconds_max: float) -> None:
+    def wait_for(self, pattern: re.Pattern[str], seconds_max: float) -> None:
+        """Wait until the output matches. Raise AssertionError if make exits or the time is over before."""
         deadline = time.monotonic() + seconds_max
-        while words.search(self.said()) is None:
-            ended = self._process.poll()
-            if ended is not None and words.search(self.said()) is not None:
+        while pattern.search(self.output()) is None:
+            code = self._process.poll()
+            if code is not None and pattern.search(self.output()) is not None:
                 return
-            assert ended is None, f"{self._words} ended with {ended}: {self.said()[-SHOWN_CHARACTERS:]}"
+            assert code is None, f"{self._command} exited with {code}: {self.output()[-SHOWN_CHARACTERS:]}"
             assert time.monotonic() < deadline, (
-                f"{self._words} did not say {words.pattern!r} within {seconds_max:.0f} s: {self.said()[-SHOWN_CHARACTERS:]}"
+                f"{self._command} did not print {pattern.pattern!r} within {seconds_max:.0f} s: {self.output()[-SHOWN_CHARACTERS:]}"
             )
             time.sleep(0.2)
 
@@ -204,15 +205,17 @@ class _Made:
 
 
 @contextlib.contextmanager
-def _made(clone: Path, *words: str) -> Iterator[_Made]:
-    made = _Made(clone, words)
+def _make(clone: Path, *arguments: str) -> Iterator[_MakeTarget]:
+    """Run a make target; kill what is left of it at the end."""
+    target = _MakeTarget(clone, arguments)
     try:
-        yield made
+        yield target
     finally:
-        made.close()
+        target.close()
 
 
 def _exchange() -> list[str]:
+    """Check that kcat and confluent-kafka, where installed, read each other's records; return their names."""
     exchange = Exchange(f"localhost:{PORT}", "fresh")
     clients = [
         client for client in CLIENTS if client.missing("none") is None and client.name in ("kcat", "confluent-kafka")
@@ -222,7 +225,7 @@ def _exchange() -> list[str]:
     for client in clients:
         exchange.read(client)
     exchange.check()
-    assert clients, "neither kcat nor confluent-kafka is here to try it"
+    assert clients, "neither kcat nor confluent-kafka is installed"
     return [client.name for client in clients]
 
 

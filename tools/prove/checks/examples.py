@@ -1,10 +1,10 @@
-"""The examples of consumers and what they demonstrate."""
+"""The example programs with consumers."""
 
 from __future__ import annotations
 
 from headrace.testing.processes import NodeProcess
 from tools.prove.examples import RECORDS, at_least_once, at_most_once, kill_a_consumer
-from tools.prove.registry import check, say
+from tools.prove.registry import check, print_progress
 
 
 @check(
@@ -15,9 +15,9 @@ from tools.prove.registry import check, say
 )
 def examples_of_consumers() -> str:
     with NodeProcess() as node:
-        say("a consumer is killed")
+        print_progress("kill_a_consumer.py")
         takeover = kill_a_consumer(node.bootstrap)
-        say("a worker dies between its work and its commit, another between its commit and its work")
+        print_progress("at_least_once.py and at_most_once.py")
         least, most = at_least_once(node.bootstrap), at_most_once(node.bootstrap)
         assert node.terminate() == 0, node.log_text()
     return (

@@ -1,11 +1,11 @@
-"""Whole groups of real clients."""
+"""Consumer groups of real clients."""
 
 from __future__ import annotations
 
 from testkit.kafka_peer import available
 
 from headrace.testing.processes import NodeProcess
-from tools.prove.registry import NotRun, check, say
+from tools.prove.registry import check, print_progress, require
 
 # A small, a medium and a large group; the medium one with every assignor of each client.
 ASSIGNORS = {
@@ -27,16 +27,14 @@ NODE = {"group.initial.rebalance.delay.ms": "500", "group.consumer.session.timeo
     "committed offsets never decrease",
 )
 def groups_of_clients() -> str:
-    reason = available()
-    if reason is not None:
-        raise NotRun(reason)
-    from tools.prove.groups.story import Cast, Story
+    require(available())
+    from tools.prove.groups.scenario import GroupScenario, GroupSpec
 
-    casts = [Cast(client, name, 3) for client, names in ASSIGNORS.items() for name in names]
-    casts += [Cast(client, names[-1], size) for size in SIZES for client, names in ASSIGNORS.items()]
+    specs = [GroupSpec(client, name, 3) for client, names in ASSIGNORS.items() for name in names]
+    specs += [GroupSpec(client, names[-1], size) for size in SIZES for client, names in ASSIGNORS.items()]
     read = 0
     with NodeProcess(NODE) as node:
-        for number, cast in enumerate(casts, 1):
-            say(f"{number} of {len(casts)}: {cast}")
-            read += Story(node, cast, number).play()
-    return f"{len(casts)} groups, {read} records read, 0 left out, no offset went back"
+        for number, spec in enumerate(specs, 1):
+            print_progress(f"{number} of {len(specs)}: {spec}")
+            read += GroupScenario(node, spec, number).run()
+    return f"{len(specs)} groups, {read} records read, 0 missed, no committed offset decreased"

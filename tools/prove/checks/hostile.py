@@ -1,11 +1,11 @@
-"""Hostile clients: how much of a node's memory they can use, and what they can write into its log."""
+"""Hostile clients: what they cost others, how much memory they can use, and what they can write into the log."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
 
-from tools.prove.registry import WORK, check
+from tools.prove.registry import WORK, check, rounds_or
 
 BOMBS = 100
 ABORTED_CONNECTIONS = 5_000
@@ -17,7 +17,7 @@ ABORTED_CONNECTIONS = 5_000
     "SASL, a node is within 50 MB of its initial memory",
 )
 def hostile_memory() -> str:
-    from tools.prove.hostile_memory import GROWTH_MB_MAX, attack
+    from tools.prove.hostile.memory import GROWTH_MB_MAX, attack
 
     WORK.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="hostile-", dir=WORK) as directory:
@@ -32,7 +32,7 @@ def hostile_memory() -> str:
     "line of the log or the audit log",
 )
 def log_lines() -> str:
-    from tools.prove.log_lines import judge_lines, poison_node
+    from tools.prove.hostile.log_lines import judge_lines, poison_node
 
     WORK.mkdir(exist_ok=True)
     figures = []
@@ -43,3 +43,18 @@ def log_lines() -> str:
             f"{sent} requests {'allowed' if allow_everyone else 'denied'}, {judge_lines(lines)} lines name the poison"
         )
     return "; ".join(figures) + "; none is forged"
+
+
+@check(
+    "garbage-connections",
+    "A thousand connections that send garbage and reconnect whenever they are closed cost a well-behaved client "
+    "at most 10 % of its throughput; a thousand slow ones cost at most 16 KB each and are closed by "
+    "connections.max.idle.ms",
+)
+def garbage_connections() -> str:
+    from tools.prove.hostile.garbage import ROUNDS, Scale, judge, measure_slow_clients, measure_throughput
+
+    scale = Scale(rounds=rounds_or(ROUNDS))
+    WORK.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="garbage-", dir=WORK) as directory:
+        return judge(measure_throughput(Path(directory), scale), measure_slow_clients(Path(directory)))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from testkit.kafka_peer import available
 
-from tools.prove.registry import NotRun, check
+from tools.prove.registry import check, require
 
 
 @check(
@@ -14,7 +14,7 @@ from tools.prove.registry import NotRun, check
     "Kafka's command-line tools print the same for Headrace as for Kafka, also over TLS and SASL",
 )
 def kafka_tools_agree() -> str:
-    return _compare("kafka_tools")
+    return _compare("general")
 
 
 @check(
@@ -23,7 +23,7 @@ def kafka_tools_agree() -> str:
     "formatters read __consumer_offsets alike",
 )
 def group_tools_agree() -> str:
-    return _compare("group_steps")
+    return _compare("groups")
 
 
 @check(
@@ -32,22 +32,19 @@ def group_tools_agree() -> str:
     "Kafka, its formatter reads __transaction_state alike, and headrace transactions reports the same",
 )
 def transaction_tools_agree() -> str:
-    return _compare("transaction_steps")
+    return _compare("transactions")
 
 
 def _compare(script: str) -> str:
-    reason = available()
-    if reason is not None:
-        raise NotRun(reason)
-    from tools.prove import group_steps, kafka_tools, transaction_steps
+    require(available())
+    from tools.prove.kafka_tools import comparison, general_script, group_script, transaction_script
 
-    make: dict[str, Callable[[], kafka_tools.Script]] = {
-        "kafka_tools": lambda: kafka_tools.SCRIPT,
-        "group_steps": lambda: group_steps.SCRIPT,
-        "transaction_steps": transaction_steps.script,
+    make: dict[str, Callable[[], comparison.Script]] = {
+        "general": lambda: general_script.SCRIPT,
+        "groups": lambda: group_script.SCRIPT,
+        "transactions": transaction_script.script,
     }
-    settings = transaction_steps.SETTINGS if script == "transaction_steps" else {}
-    found: list[str] = []
-    calls = kafka_tools.both(make[script], found.append, settings)
+    settings = transaction_script.SETTINGS if script == "transactions" else {}
+    calls, found = comparison.compare_servers(make[script], settings)
     assert not found, f"{len(found)} of {calls} calls differ:\n" + "\n".join(found)
     return f"{calls} calls, no difference"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from tools.prove.registry import WORK, check, say
+from tools.prove.registry import WORK, check, print_progress
 
 
 @check(
@@ -18,10 +18,10 @@ def metrics_for_dashboards() -> str:
 
     WORK.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="dashboards-", dir=WORK) as directory:
-        say("a minute of load on Kafka")
+        print_progress(f"{LOAD_S:.0f} s of load on Kafka")
         theirs = on_kafka(Path(directory), LOAD_S)
-        say("a minute of load on Headrace")
+        print_progress(f"{LOAD_S:.0f} s of load on Headrace")
         ours = on_headrace(Path(directory), LOAD_S)
     found = list(differences(ours, theirs))
     assert not found, "\n".join(found)
-    return f"{len(documented())} metrics compared, all alike"
+    return f"{len(documented())} metrics compared, no difference"

@@ -1,9 +1,7 @@
-"""Pipelines: the main job under kills and to its end, the examples, and the same pipeline elsewhere."""
+"""Pipelines: the demo under kills and to its end, the examples, a full disk, and the same pipeline elsewhere."""
 
 from __future__ import annotations
 
-import os
-import random
 import sys
 import tempfile
 from pathlib import Path
@@ -12,10 +10,10 @@ from testkit.kafka_peer import KafkaPeer, available
 
 from headrace.testing.processes import NodeProcess, free_port
 from tools.prove.commands import run
-from tools.prove.demo_kills import RIGHT, demo_under_kills
-from tools.prove.full_disk import cannot_be_full, pipeline_on_a_full_disk
-from tools.prove.moved_pipeline import MovedPipeline
-from tools.prove.registry import NotRun, check, say
+from tools.prove.pipelines.demo_kills import RIGHT, demo_under_kills
+from tools.prove.pipelines.full_disk import mount_error, pipeline_on_a_full_disk
+from tools.prove.pipelines.moved_pipeline import MovedPipeline
+from tools.prove.registry import check, print_progress, random_seed, require, rounds_or
 from tools.prove.spark.programs import missing
 from tools.prove.spark.standalone import Standalone
 
@@ -27,41 +25,35 @@ EXAMPLES = "tests/pipelines/test_pipelines_examples_spark.py"
 WORKERS = 2
 
 
-def _require(*reasons: str | None) -> None:
-    for reason in reasons:
-        if reason is not None:
-            raise NotRun(reason)
-
-
 @check(
     "demo-under-kills",
     "After make run is killed with -9 at 20 random moments (node, generator, driver, Spark, itself, all at once) "
     "and restarted, topics and Parquet contain the effect of each event exactly once",
 )
 def demo_killed() -> str:
-    _require(missing())
-    seed = int(os.environ.get("HEADRACE_SEED", random.SystemRandom().randrange(1 << 32)))
-    say(f"seed {seed}")
-    return demo_under_kills(int(os.environ.get("HEADRACE_ROUNDS", KILLS)), seed, say)
+    require(missing())
+    seed = random_seed()
+    print_progress(f"seed {seed}")
+    return demo_under_kills(rounds_or(KILLS), seed, print_progress)
 
 
 @check("demo-of-a-million", "make run with EVENTS=1000000 ends by itself, and its own check of all results passes")
 def demo_of_a_million() -> str:
-    _require(missing())
+    require(missing())
     with tempfile.TemporaryDirectory(prefix="demo-of-a-million-") as folder:
         command = [sys.executable, "-m", "headrace", "demo", "--plain", "--events", str(EVENTS)]
         done = run([*command, "--port", str(free_port())], cwd=Path(folder), timeout_s=EVENTS_S_MAX)
     lines = done.stdout.splitlines()
     for line in lines[-10:]:
-        say(line)
-    assert RIGHT in done.stdout, f"it is not right: {lines[-12:]}"
+        print_progress(line)
+    assert RIGHT in done.stdout, f"the results of the demo are not right: {lines[-12:]}"
     summary = next(line for line in lines if " events: " in line and "clicks and" in line)
     return f"{summary}, {lines[-1].split(';')[0]}"
 
 
 @check("examples-of-pipelines", "The five example pipelines pass their tests")
 def examples_of_pipelines() -> str:
-    _require(missing())
+    require(missing())
     command = [sys.executable, "-m", "pytest", "-p", "no:randomly", EXAMPLES]
     done = run(command, timeout_s=EXAMPLES_S_MAX, environment={"CI": "true"})
     summary = done.stdout.strip().splitlines()[-1]
@@ -75,7 +67,7 @@ def examples_of_pipelines() -> str:
     "--master and --bootstrap-server",
 )
 def pipeline_elsewhere() -> str:
-    _require(missing(), available())
+    require(missing(), available())
     with (
         tempfile.TemporaryDirectory(prefix="pipeline-elsewhere-") as folder,
         NodeProcess() as node,
@@ -86,12 +78,12 @@ def pipeline_elsewhere() -> str:
         rows = {}
         for server, bootstrap in (("Headrace", node.bootstrap), ("Kafka", peer.bootstrap)):
             for engine, master in (("local", "local[2]"), ("standalone", cluster.url)):
-                found = pipeline.play(bootstrap, master)
+                found = pipeline.run(bootstrap, master)
                 rows[f"{server}, {engine}"] = found
-                say(f"{server}, {engine}: {sum(map(len, found.values()))} records in {len(found)} topics")
+                print_progress(f"{server}, {engine}: {sum(map(len, found.values()))} records in {len(found)} topics")
         pipeline.check(rows)
         total = sum(map(len, next(iter(rows.values())).values()))
-    return f"{len(rows)} places ({'; '.join(rows)}), {total} records each, all the same and right"
+    return f"{len(rows)} places ({'; '.join(rows)}), {total} records each, all the same and as expected"
 
 
 @check(
@@ -100,6 +92,6 @@ def pipeline_elsewhere() -> str:
     "is space again they resume, and topic and Parquet contain everything once",
 )
 def pipeline_on_full_disk() -> str:
-    _require(missing(), cannot_be_full())
+    require(missing(), mount_error())
     with NodeProcess() as node:
-        return pipeline_on_a_full_disk(node.bootstrap, say)
+        return pipeline_on_a_full_disk(node.bootstrap, print_progress)

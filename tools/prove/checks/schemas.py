@@ -1,4 +1,4 @@
-"""Our declarations of Kafka's messages, compared with the schemas in Kafka's jars."""
+"""Headrace's declarations of Kafka's messages, compared with the schemas in Kafka's jars."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from testkit import kafka_peer as peers
 
 from tools.prove.commands import run
-from tools.prove.registry import NotRun, check
+from tools.prove.registry import check, require
 
 TEST_S_MAX = 600.0
 SCHEMA = re.compile(r"(?:common/)?(?:message|metadata)/(\w+\.json)")
@@ -24,9 +24,7 @@ FOREIGN = {"SubscriptionInfoData.json"}
     "Every message and stored record is declared as in the schemas of Kafka's jars, field by field",
 )
 def schemas_equal_kafkas() -> str:
-    reason = peers.available()
-    if reason is not None:
-        raise NotRun(reason)
+    require(peers.available())
     with tempfile.TemporaryDirectory(prefix="headrace-schemas-") as directory:
         count = _extract(Path(directory, "messages"))
         done = run(
@@ -35,11 +33,12 @@ def schemas_equal_kafkas() -> str:
             environment={"HEADRACE_SCHEMAS": directory, "CI": "true"},
         )
     summary = done.stdout.strip().splitlines()[-1]
-    assert "skipped" not in summary, f"the schemas were not looked at: {summary}"
+    assert "skipped" not in summary, f"the schemas were not compared: {summary}"
     return f"{count} schemas of Kafka {peers.VERSION}; {summary}"
 
 
 def _extract(target: Path) -> int:
+    """Extract the schemas from Kafka's jars and return their number."""
     target.mkdir(parents=True)
     count = 0
     for path in sorted(peers.libraries().glob("kafka-*.jar")):

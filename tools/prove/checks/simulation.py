@@ -1,4 +1,4 @@
-"""The real node on a simulated machine: crashes, torn writes, cut connections, by seed."""
+"""The real node on a simulated machine with crashes, torn writes and cut connections, by seed."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import re
 import sys
 
 from tools.prove.commands import run
-from tools.prove.registry import check, say
+from tools.prove.registry import check, print_progress
 
 SIMULATOR = (sys.executable, "-m", "testkit.simulator")
 SEEDS = 500
-SEEDS_A_MUTATION = 200
+SEEDS_PER_MUTATION = 200
 MUTATIONS = ("skip-torn-tail-cut", "acknowledge-before-write", "acknowledge-before-sync", "forget-producer-state")
 GROUP_SEEDS, GROUP_SEEDS_AT_ONCE = 1000, 100
 GROUP_MUTATIONS = ("reply-before-commit", "lose-a-revocation")
 TRANSACTION_SEEDS, TRANSACTION_SEEDS_AT_ONCE = 1000, 100
-TRANSACTION_SEEDS_A_MUTATION = 300
+TRANSACTION_SEEDS_PER_MUTATION = 300
 TRANSACTION_MUTATIONS = (
     "stable-off-by-one",
     "lose-a-marker",
@@ -33,9 +33,9 @@ ONE_S_MAX = 120.0
     "In 500 simulated seeds with crashes and torn writes, no acknowledged record is lost or changed",
 )
 def simulated_seeds() -> str:
-    said = run([*SIMULATOR, "--seeds", f"0-{SEEDS - 1}"], timeout_s=MANY_S_MAX).stdout
-    summary = re.search(rf"^{SEEDS} seeds, 0 bad.*$", said, re.MULTILINE)
-    assert summary, f"no summary of {SEEDS} good seeds: {said[-1000:]}"
+    output = run([*SIMULATOR, "--seeds", f"0-{SEEDS - 1}"], timeout_s=MANY_S_MAX).stdout
+    summary = re.search(rf"^{SEEDS} seeds, 0 bad.*$", output, re.MULTILINE)
+    assert summary, f"no summary of {SEEDS} good seeds: {output[-1000:]}"
     return summary[0]
 
 
@@ -45,7 +45,7 @@ def simulated_seeds() -> str:
     "acknowledgement before the write, one before the fsync, and lost producer state",
 )
 def mutations_found() -> str:
-    return _find(MUTATIONS)
+    return _find_mutations(MUTATIONS)
 
 
 @check(
@@ -55,7 +55,7 @@ def mutations_found() -> str:
     "again",
 )
 def simulated_groups() -> str:
-    commits, reads = _play("--groups", GROUP_SEEDS, GROUP_SEEDS_AT_ONCE)
+    commits, reads = _simulate("--groups", GROUP_SEEDS, GROUP_SEEDS_AT_ONCE)
     return f"{GROUP_SEEDS} seeds, 0 bad; {commits} commits acknowledged, {reads} times all of a group's offsets read"
 
 
@@ -65,7 +65,7 @@ def simulated_groups() -> str:
     "and one that loses a revocation",
 )
 def group_mutations_found() -> str:
-    return _find(GROUP_MUTATIONS)
+    return _find_mutations(GROUP_MUTATIONS)
 
 
 @check(
@@ -76,7 +76,7 @@ def group_mutations_found() -> str:
     "transactional id",
 )
 def simulated_transactions() -> str:
-    ends, reads = _play("--transactions", TRANSACTION_SEEDS, TRANSACTION_SEEDS_AT_ONCE)
+    ends, reads = _simulate("--transactions", TRANSACTION_SEEDS, TRANSACTION_SEEDS_AT_ONCE)
     return f"{TRANSACTION_SEEDS} seeds, 0 bad; {ends} ends of transactions acknowledged, {reads} records read"
 
 
@@ -87,30 +87,31 @@ def simulated_transactions() -> str:
     "new id before the markers are written",
 )
 def transaction_mutations_found() -> str:
-    return _find(TRANSACTION_MUTATIONS, TRANSACTION_SEEDS_A_MUTATION)
+    return _find_mutations(TRANSACTION_MUTATIONS, TRANSACTION_SEEDS_PER_MUTATION)
 
 
-def _play(kind: str, seeds: int, at_once: int) -> tuple[int, int]:
+def _simulate(kind: str, seeds: int, at_once: int) -> tuple[int, int]:
     """Run the simulator and return how many records were acknowledged and read."""
     acknowledged = reads = 0
     for first in range(0, seeds, at_once):
         last = first + at_once - 1
-        done = run([*SIMULATOR, kind, "--seeds", f"{first}-{last}"], timeout_s=MANY_S_MAX, may_fail=True).stdout
-        summary = re.search(rf"^{at_once} seeds, 0 bad; (\d+) records acknowledged, (\d+) read", done, re.MULTILINE)
-        assert summary, f"not all seeds from {first} to {last} are good: {done[-2000:]}"
+        output = run([*SIMULATOR, kind, "--seeds", f"{first}-{last}"], timeout_s=MANY_S_MAX, may_fail=True).stdout
+        summary = re.search(rf"^{at_once} seeds, 0 bad; (\d+) records acknowledged, (\d+) read", output, re.MULTILINE)
+        assert summary, f"not all seeds from {first} to {last} are good: {output[-2000:]}"
         acknowledged, reads = acknowledged + int(summary[1]), reads + int(summary[2])
-        say(f"{last + 1} seeds, 0 bad")
+        print_progress(f"{last + 1} seeds, 0 bad")
     return acknowledged, reads
 
 
-def _find(mutations: tuple[str, ...], seeds: int = SEEDS_A_MUTATION) -> str:
+def _find_mutations(mutations: tuple[str, ...], seeds: int = SEEDS_PER_MUTATION) -> str:
+    """Check that the simulator finds each mutation and return after how many seeds."""
     found = []
     for mutation in mutations:
         command = [*SIMULATOR, "--seeds", f"0-{seeds - 1}", "--mutation", mutation]
         done = run(command, timeout_s=MANY_S_MAX, may_fail=True)
         verdict = re.search(rf"^{mutation} was found after (\d+) seeds$", done.stdout, re.MULTILINE)
         assert verdict, f"{mutation} was not found (exit code {done.returncode}): {done.stdout[-1000:]}"
-        say(verdict[0])
+        print_progress(verdict[0])
         found.append(f"{mutation} after {verdict[1]}")
     return ", ".join(found)
 
@@ -128,12 +129,12 @@ def same_seed_same_trace() -> str:
 
 
 def _trace(kind: tuple[str, ...], seed: int, hash_seed: str) -> str:
-    said = run(
+    output = run(
         [*SIMULATOR, *kind, "--seed", str(seed)],
         timeout_s=ONE_S_MAX,
         environment={"PYTHONHASHSEED": hash_seed},
         may_fail=True,
     ).stdout
-    trace = re.search(r"trace (\w+)", said)
-    assert trace, f"no trace of seed {seed}: {said[-1000:]}"
+    trace = re.search(r"trace (\w+)", output)
+    assert trace, f"no trace of seed {seed}: {output[-1000:]}"
     return trace[1]

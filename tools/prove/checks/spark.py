@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import random
 import tempfile
 import time
 from collections import Counter
@@ -14,7 +12,7 @@ from testkit.kafka_peer import KafkaPeer, available
 from testkit.spark_connector import connector_missing
 
 from headrace.testing.processes import NodeProcess
-from tools.prove.registry import NotRun, check, say
+from tools.prove.registry import check, print_progress, random_seed, require, rounds_or
 from tools.prove.spark import speculation, topics
 from tools.prove.spark.kills import stream_under_kills
 from tools.prove.spark.programs import Program, missing
@@ -26,17 +24,7 @@ SAME_ROWS_S_MAX = 1800.0
 KILLS = 40
 WORKERS = 2
 SPECULATION_S_MAX = 600.0
-NUMBERS, NUMBERS_OF_A_BATCH = 4_800, 400
-
-
-def _seed() -> int:
-    return int(os.environ.get("HEADRACE_SEED", random.SystemRandom().randrange(1 << 32)))
-
-
-def _require(*reasons: str | None) -> None:
-    for reason in reasons:
-        if reason is not None:
-            raise NotRun(reason)
+NUMBERS, NUMBERS_PER_BATCH = 4_800, 400
 
 
 @check(
@@ -46,26 +34,26 @@ def _require(*reasons: str | None) -> None:
     "Headrace",
 )
 def spark_same_rows() -> str:
-    _require(missing(), available(), connector_missing())
+    require(missing(), available(), connector_missing())
     with tempfile.TemporaryDirectory(prefix="spark-same-rows-") as folder, NodeProcess() as node, KafkaPeer() as peer:
         log = Path(folder, "spark.log")
         program = Program("tools.prove.spark.same_rows", node.bootstrap, peer.bootstrap, log=log)
         reported = 0
 
-        def show() -> None:
+        def show_jobs() -> None:
             nonlocal reported
-            for one in program.said[reported:]:
-                if one["name"] == "job":
-                    say(f"{one['job']}: {one['rows']} rows")
-            reported = len(program.said)
+            for event in program.events[reported:]:
+                if event["name"] == "job":
+                    print_progress(f"{event['job']}: {event['rows']} rows")
+            reported = len(program.events)
 
         try:
-            done = program.heard("done", SAME_ROWS_S_MAX, show)
+            done = program.wait_for_event("done", SAME_ROWS_S_MAX, show_jobs)
         finally:
-            show()
+            show_jobs()
             program.close()
         wrong = [line for line in node.log_text().splitlines() if "Traceback" in line or " ERROR " in line]
-        assert not wrong, f"the node complains: {wrong[:3]}"
+        assert not wrong, f"the node logged errors: {wrong[:3]}"
     return f"{done['jobs']} jobs in four ways, {done['rows']} rows, all the same"
 
 
@@ -76,7 +64,7 @@ def spark_same_rows() -> str:
     "batch job, each row once",
 )
 def spark_cluster() -> str:
-    _require(missing())
+    require(missing())
     base_ms = int(time.time() * 1000) - 7_200_000
     with (
         tempfile.TemporaryDirectory(prefix="spark-cluster-") as folder,
@@ -86,14 +74,16 @@ def spark_cluster() -> str:
     ):
         first, second = cluster.workers
         stream.wait_for_batches(2)
-        cluster.until(lambda: first.has_executor and second.has_executor, stream.turn, "an executor on each worker")
+        cluster.wait_until(
+            lambda: first.has_executor and second.has_executor, stream.poll, "an executor on each worker"
+        )
         stream.wait_for_batches(2)
-        say(f"{stream.batches} batches on two workers; the first is killed")
+        print_progress(f"{stream.batches} batches on two workers; killing the first")
         first.kill()
         stream.wait_for_batches(5)
         third = cluster.add_worker()
-        cluster.until(lambda: third.has_executor, stream.turn, "an executor on the worker that was added")
-        say(f"{stream.batches} batches; a third worker takes part, and the second is killed")
+        cluster.wait_until(lambda: third.has_executor, stream.poll, "an executor on the worker that was added")
+        print_progress(f"{stream.batches} batches; a third worker has an executor; killing the second")
         second.kill()
         stream.wait_for_batches(5)
         return (
@@ -107,7 +97,7 @@ def spark_cluster() -> str:
     "machines), whichever attempt finishes first, each record is written once and no transaction stays open",
 )
 def spark_speculation() -> str:
-    _require(missing())
+    require(missing())
     with (
         tempfile.TemporaryDirectory(prefix="spark-speculation-") as name,
         NodeProcess() as node,
@@ -117,17 +107,17 @@ def spark_speculation() -> str:
         attempts = folder / "attempts"
         attempts.mkdir()
         route = speculation.Route(
-            cluster.url, node.bootstrap, "in", "out", str(folder / "checkpoint"), str(attempts), NUMBERS_OF_A_BATCH
+            cluster.url, node.bootstrap, "in", "out", str(folder / "checkpoint"), str(attempts), NUMBERS_PER_BATCH
         )
         topics.create(node.bootstrap, {route.source: speculation.PARTITIONS, route.target: speculation.PARTITIONS})
-        numbers: list[topics.Made] = [(None, b"%d" % number, [], 0) for number in range(NUMBERS)]
+        numbers: list[topics.NewRecord] = [(None, b"%d" % number, [], 0) for number in range(NUMBERS)]
         topics.write(node.bootstrap, route.source, numbers, speculation.PARTITIONS)
         program = Program(
             "tools.prove.spark.speculation", route.text(), log=folder / "spark.log", environment=environment()
         )
         try:
-            done = program.heard("done", SPECULATION_S_MAX)
-            program.end()
+            done = program.wait_for_event("done", SPECULATION_S_MAX)
+            program.finish()
         finally:
             program.close()
         tasks, twice = speculation.runs_of_tasks(attempts)
@@ -140,7 +130,7 @@ def spark_speculation() -> str:
             for isolation in (COMMITTED, UNCOMMITTED)
         }
         wrong = Counter(range(NUMBERS)) - seen[COMMITTED] + (seen[COMMITTED] - Counter(range(NUMBERS)))
-        assert not wrong, f"{wrong.total()} of {NUMBERS} are lost or twice: {list(wrong)[:5]}"
+        assert not wrong, f"{wrong.total()} of {NUMBERS} are lost or duplicated: {list(wrong)[:5]}"
         assert not undecided(node.bootstrap, places), "transactions are open"
         hidden = seen[UNCOMMITTED].total() - NUMBERS
     return (
@@ -155,19 +145,21 @@ def spark_speculation() -> str:
     "nodes",
 )
 def spark_exactly_once() -> str:
-    _require(missing(), available())
-    kills, seed = int(os.environ.get("HEADRACE_ROUNDS", KILLS)), _seed()
-    say(f"seed {seed}")
+    require(missing(), available())
+    kills, seed = rounds_or(KILLS), random_seed()
+    print_progress(f"seed {seed}")
     figures = []
     with NodeProcess() as node:
-        figures.append(stream_under_kills("Headrace", node.bootstrap, [node], 1, kills, seed, say))
+        figures.append(stream_under_kills("Headrace", node.bootstrap, [node], 1, kills, seed, print_progress))
         wrong = [line for line in node.log_text().splitlines() if "Traceback" in line or " ERROR " in line]
-        assert not wrong, f"seed {seed}: the node complains: {wrong[:3]}"
-    say(figures[-1])
+        assert not wrong, f"seed {seed}: the node logged errors: {wrong[:3]}"
+    print_progress(figures[-1])
     with KafkaPeer() as peer:
-        figures.append(stream_under_kills("Kafka", peer.bootstrap, [peer], 1, kills, seed, say))
-    say(figures[-1])
+        figures.append(stream_under_kills("Kafka", peer.bootstrap, [peer], 1, kills, seed, print_progress))
+    print_progress(figures[-1])
     with KafkaCluster() as peers:
         name = f"Kafka on {len(peers.nodes)} nodes"
-        figures.append(stream_under_kills(name, peers.bootstrap, peers.nodes, peers.replicas, kills, seed, say))
+        figures.append(
+            stream_under_kills(name, peers.bootstrap, peers.nodes, peers.replicas, kills, seed, print_progress)
+        )
     return f"{'; '.join(figures)} (seed {seed})"

@@ -1,16 +1,16 @@
-"""Test suites of other projects: we pass what Kafka passes on this machine."""
+"""Test suites of other projects: Headrace passes what Kafka passes on this machine."""
 
 from __future__ import annotations
 
-from tools.compat.sides import SUITES, compare
-from tools.compat.suite import NotHere
+from tools.compat.comparison import SUITES, compare
+from tools.compat.suite import SuiteUnavailable
 from tools.prove.registry import NotRun, check
 
 
 def _suite(name: str) -> str:
     try:
         verdict = compare(SUITES[name])
-    except NotHere as reason:
+    except SuiteUnavailable as reason:
         raise NotRun(str(reason)) from reason
     assert not verdict.lost, f"{verdict.figure}; lost: {', '.join(verdict.lost)}"
     return verdict.figure

@@ -1,1 +1,1 @@
-"""A suite for the client (`headrace.client`), run against real Kafka and against a node of ours."""
+"""A suite for the client (`headrace.client`), run against real Kafka and against a Headrace node."""

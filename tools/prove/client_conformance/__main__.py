@@ -1,14 +1,14 @@
-"""Runs all acts or those named, on both servers or one: `python -m tools.prove.client_conformance [ACT …] [SERVER]`.
+"""Runner of all scenarios or those named, on both servers or one.
 
-SERVER is `Headrace` or `Kafka`.
+`python -m tools.prove.client_conformance [SCENARIO …] [SERVER]`; SERVER is `Headrace` or `Kafka`.
 """
 
 from __future__ import annotations
 
 import sys
 
-from tools.prove.client_conformance.play import SERVERS, play
+from tools.prove.client_conformance.suite import SERVERS, run_suite
 
 if __name__ == "__main__":
     chosen = [one for one in SERVERS if one.split()[0] in sys.argv[1:]]
-    play(print, [one for one in sys.argv[1:] if one not in ("Headrace", "Kafka")], chosen)
+    run_suite(print, [one for one in sys.argv[1:] if one not in ("Headrace", "Kafka")], chosen)

@@ -1,4 +1,4 @@
-"""Groups of our consumers, each member a process: one leaves, one is killed, the node is killed.
+"""Groups of Headrace's consumers, each member a process: one leaves, one is killed, the node is killed.
 
 All groups run at the same time.
 """
@@ -8,67 +8,67 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from tools.prove.client_conformance.stage import Stage, unique
-from tools.prove.groups.story import ENDED_S_MAX, SETTLE_S_MAX, Cast, Story
+from tools.prove.client_conformance.server import ServerUnderTest, unique
+from tools.prove.groups.scenario import ENDED_S_MAX, SETTLE_S_MAX, GroupScenario, GroupSpec
 
 CLIENT = "headrace"
 PROTOCOLS = ("range", "roundrobin", "sticky", "cooperative-sticky", "consumer")
 MEMBERS = 3
-RECORDS = 300  # records per act
+RECORDS = 300  # records per step
 
 
-class GroupStory(Story):
-    """A group whose records are all read and whose commits never go back, or `play` fails.
+class ConcurrentGroupScenario(GroupScenario):
+    """The scenario of one group among others on the same node.
 
-    At `killing` the groups wait until the node was killed and restarted.
+    All groups wait at the barrier `killing` while the node is killed and restarted.
     """
 
-    def __init__(self, stage: Stage, cast: Cast, killing: threading.Barrier) -> None:
-        super().__init__(stage.server, cast, 0)
+    def __init__(self, server: ServerUnderTest, spec: GroupSpec, killing: threading.Barrier) -> None:
+        super().__init__(server.process, spec, 0)
         self._topic = self._group = unique("group")
         self._killing = killing
 
-    def play(self) -> int:
+    def run(self) -> int:
         try:
-            return super().play()
+            return super().run()
         except BaseException:
-            self._killing.abort()  # otherwise the others would wait for it
+            self._killing.abort()  # otherwise the other groups would wait for this one
             raise
 
-    def _act(self) -> None:
-        for _ in range(self._cast.members):
+    def _run_steps(self) -> None:
+        for _ in range(self._spec.members):
             self._join()
         self._settle("the first members share the partitions")
         self._produce(RECORDS)
-        self._actors.pop().leave()
-        self._settle("one has left")
+        self._members.pop().leave()
+        self._settle("a member has left")
         self._join()
         self._produce(RECORDS)
-        self._actors.pop(0).kill()
-        self._settle("one is killed, another has come")
+        self._members.pop(0).kill()
+        self._settle("a member was killed and another has joined")
         self._produce(RECORDS)
-        self._killing.wait(2 * SETTLE_S_MAX)  # all groups are here; the node is killed now
-        self._killing.wait(2 * SETTLE_S_MAX)  # and is back
+        self._killing.wait(2 * SETTLE_S_MAX)  # all groups have come this far; the node is killed now
+        self._killing.wait(2 * SETTLE_S_MAX)  # the node has restarted
         self._produce(RECORDS)
-        self._actors.pop(0).kill()
-        self._settle("the node was killed, and one more member")
+        self._members.pop(0).kill()
+        self._settle("the node and one more member were killed")
         self._wait("every record is read", lambda: all(len(self._read[i]) >= self._ends[i] for i in self._read))
 
 
-def groups(stage: Stage) -> str:
+def groups(server: ServerUnderTest) -> str:
     killing = threading.Barrier(len(PROTOCOLS) + 1)
-    stories = [GroupStory(stage, Cast(CLIENT, name, MEMBERS), killing) for name in PROTOCOLS]
-    with ThreadPoolExecutor(len(stories)) as threads:
-        playing = [threads.submit(story.play) for story in stories]
+    scenarios = [ConcurrentGroupScenario(server, GroupSpec(CLIENT, name, MEMBERS), killing) for name in PROTOCOLS]
+    with ThreadPoolExecutor(len(scenarios)) as threads:
+        running = [threads.submit(scenario.run) for scenario in scenarios]
         try:
             killing.wait(3 * SETTLE_S_MAX)
-            stage.server.kill()
-            stage.server.start()
+            server.process.kill()
+            server.process.start()
             killing.wait(ENDED_S_MAX)
         except threading.BrokenBarrierError:
-            pass  # the result of the failed story says why
+            pass  # the result of the failed scenario has the reason
         read = sum(
             one.result()
-            for one in sorted(playing, key=lambda one: isinstance(one.exception(), threading.BrokenBarrierError))
+            for one in sorted(running, key=lambda one: isinstance(one.exception(), threading.BrokenBarrierError))
         )
     return f"{len(PROTOCOLS)} protocols, {read} records, {len(PROTOCOLS) * 2} members killed"

@@ -1,4 +1,4 @@
-"""Records survive unchanged in every codec, between our client and librdkafka; and offsets by time."""
+"""Records in every codec, exchanged between Headrace's client and librdkafka; and offsets by time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import confluent_kafka
 import pyarrow as pa
 
 from headrace.client import Consumer, Producer, TopicPartition
-from tools.prove.client_conformance.stage import WAIT_S_MAX, Stage
+from tools.prove.client_conformance.server import WAIT_S_MAX, ServerUnderTest
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 T0 = 1_700_000_000_000
@@ -55,16 +55,16 @@ def samples(seed: int) -> list[Sample]:
     return odd + bulk
 
 
-def codecs(stage: Stage) -> str:
-    """Write and read every sample with our client and with librdkafka.
+def codecs(server: ServerUnderTest) -> str:
+    """Write and read every sample with Headrace's client and with librdkafka.
 
-    Our client writes records and Arrow rows that librdkafka reads; librdkafka writes and our client reads them as
-    records and as rows.
+    Headrace's client writes records and Arrow rows that librdkafka reads; librdkafka writes records that Headrace's
+    client reads as records and as rows.
     """
     wanted = samples(7)
     for codec in CODECS:
-        topic = stage.topic(3)
-        with Producer(stage.options(compression_type=codec, batch_size=65_536)) as producer:
+        topic = server.topic(3)
+        with Producer(server.options(compression_type=codec, batch_size=65_536)) as producer:
             sent = [
                 producer.send(
                     topic, one.value, one.key, partition=0, timestamp_ms=one.timestamp_ms, headers=one.headers
@@ -76,14 +76,14 @@ def codecs(stage: Stage) -> str:
             assert sum(one.rows for one in rows.result(WAIT_S_MAX)) == len(wanted)
             rate = producer.metrics()["compression-rate-avg"]
             assert rate == 1 if codec == "none" else rate < 1, f"{codec}: compression-rate-avg {rate}"
-        _confluent_write(stage, topic, wanted, codec)
-        for index, messages in enumerate(stage.confluent_read(topic, 3)):
-            assert list(map(_of_message, messages)) == wanted, f"{codec}: librdkafka reads partition {index} otherwise"
-        for index, records in enumerate(stage.read(topic, 3)):
+        _confluent_write(server, topic, wanted, codec)
+        for index, messages in enumerate(server.confluent_read(topic, 3)):
+            assert list(map(_sample_of, messages)) == wanted, f"{codec}: librdkafka reads partition {index} differently"
+        for index, records in enumerate(server.read(topic, 3)):
             found = [Sample(one.key, one.value, one.headers, one.timestamp) for one in records]
-            assert found == wanted, f"{codec}: our consumer reads partition {index} otherwise"
-        for index, samples_ in enumerate(_rows(stage, topic, 3)):
-            assert samples_ == wanted, f"{codec}: partition {index} is otherwise in Arrow"
+            assert found == wanted, f"{codec}: Headrace's consumer reads partition {index} differently"
+        for index, rows_read in enumerate(_rows(server, topic, 3)):
+            assert rows_read == wanted, f"{codec}: partition {index} differs in Arrow"
     return f"{len(CODECS)} codecs, {len(CODECS) * 3 * len(wanted)} records"
 
 
@@ -98,9 +98,9 @@ def _table(wanted: list[Sample]) -> pa.Table:
     return pa.table([pa.array(one, field.type) for one, field in zip(columns, COLUMNS, strict=True)], schema=COLUMNS)
 
 
-def _confluent_write(stage: Stage, topic: str, wanted: list[Sample], codec: str) -> None:
+def _confluent_write(server: ServerUnderTest, topic: str, wanted: list[Sample], codec: str) -> None:
     producer = confluent_kafka.Producer(
-        {"bootstrap.servers": stage.bootstrap, "compression.type": codec, "linger.ms": 20, "log_level": 2}
+        {"bootstrap.servers": server.bootstrap, "compression.type": codec, "linger.ms": 20, "log_level": 2}
     )
     for one in wanted:
         headers: list[tuple[str, str | bytes | None]] = list(one.headers)
@@ -108,14 +108,14 @@ def _confluent_write(stage: Stage, topic: str, wanted: list[Sample], codec: str)
     assert producer.flush(WAIT_S_MAX) == 0
 
 
-def _of_message(message: Any) -> Sample:
+def _sample_of(message: Any) -> Sample:
     return Sample(message.key(), message.value(), tuple(message.headers() or ()), message.timestamp()[1])
 
 
-def _rows(stage: Stage, topic: str, partitions: int) -> list[list[Sample]]:
+def _rows(server: ServerUnderTest, topic: str, partitions: int) -> list[list[Sample]]:
     places = [TopicPartition(topic, index) for index in range(partitions)]
     found: list[list[Sample]] = [[] for _ in places]
-    with Consumer(stage.options(auto_offset_reset="earliest")) as consumer:
+    with Consumer(server.options(auto_offset_reset="earliest")) as consumer:
         consumer.assign(places)
         ends = consumer.end_offsets(places)
         while any(consumer.position(place) < ends[place] for place in places):
@@ -127,14 +127,14 @@ def _rows(stage: Stage, topic: str, partitions: int) -> list[list[Sample]]:
     return found
 
 
-def offsets_by_time(stage: Stage) -> str:
+def offsets_by_time(server: ServerUnderTest) -> str:
     """Compare offsets by time with librdkafka's: with gaps, out-of-order times, before the first and after the last."""
     random = Random(11)
-    topic, times = stage.topic(), [T0 + random.randrange(100_000) for _ in range(500)]
-    with Producer(stage.options(batch_size=500)) as producer:
+    topic, times = server.topic(), [T0 + random.randrange(100_000) for _ in range(500)]
+    with Producer(server.options(batch_size=500)) as producer:
         for time_ms in times:
             producer.send(topic, b"x" * 50, timestamp_ms=time_ms)
-    here = TopicPartition(topic, 0)
+    partition = TopicPartition(topic, 0)
     requested = [
         0,
         T0,
@@ -142,16 +142,16 @@ def offsets_by_time(stage: Stage) -> str:
         *(T0 + random.randrange(100_000) for _ in range(40)),
         max(times),
     ]
-    theirs = confluent_kafka.Consumer({"bootstrap.servers": stage.bootstrap, "group.id": "nobody", "log_level": 2})
-    with Consumer(stage.options()) as consumer:
+    theirs = confluent_kafka.Consumer({"bootstrap.servers": server.bootstrap, "group.id": "unused", "log_level": 2})
+    with Consumer(server.options()) as consumer:
         for time_ms in requested:
             [found] = theirs.offsets_for_times([confluent_kafka.TopicPartition(topic, 0, time_ms)], WAIT_S_MAX)
-            ours = consumer.offsets_for_times({here: time_ms})[here]
+            ours = consumer.offsets_for_times({partition: time_ms})[partition]
             expected = next(index for index, one in enumerate(times) if one >= time_ms)
             assert ours is not None and ours.offset == found.offset == expected, (time_ms, ours, found, expected)
-        assert consumer.offsets_for_times({here: max(times) + 1})[here] is None
-        consumer.assign([here])
-        consumer.seek_to_time([here], requested[5])
+        assert consumer.offsets_for_times({partition: max(times) + 1})[partition] is None
+        consumer.assign([partition])
+        consumer.seek_to_time([partition], requested[5])
         first = consumer.poll(WAIT_S_MAX, 1)[0]
         assert first.offset == next(index for index, one in enumerate(times) if one >= requested[5])
     theirs.close()

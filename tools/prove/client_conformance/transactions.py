@@ -13,23 +13,23 @@ from headrace.client.producer.transaction_requests import (
 )
 from headrace.client.wire.cluster import Cluster
 from headrace.client.wire.opening import addresses
-from tools.prove.client_conformance.stage import WAIT_S_MAX, Stage, unique
+from tools.prove.client_conformance.server import WAIT_S_MAX, ServerUnderTest, unique
 
 COPIED = 400
 
 
-def transactions(stage: Stage) -> str:
-    seen = _commits_and_aborts(stage)
+def transactions(server: ServerUnderTest) -> str:
+    seen = _commits_and_aborts(server)
     for protocol in ("classic", "consumer"):
-        asyncio.run(_copy(stage, protocol))
-    _zombie(stage)
-    asyncio.run(_ended_by_another(stage))
+        asyncio.run(_copy(server, protocol))
+    _zombie(server)
+    asyncio.run(_ended_by_another(server))
     return f"{seen} transactions over 3 partitions, 2 x {COPIED} records copied with their offsets, zombies fenced"
 
 
-def _commits_and_aborts(stage: Stage) -> int:
-    topic, rounds = stage.topic(3), 30
-    with Producer(stage.options(transactional_id=unique("tx"))) as producer:
+def _commits_and_aborts(server: ServerUnderTest) -> int:
+    topic, rounds = server.topic(3), 30
+    with Producer(server.options(transactional_id=unique("tx"))) as producer:
         producer.transaction.init()
         for number in range(rounds):
             producer.transaction.begin()
@@ -40,22 +40,22 @@ def _commits_and_aborts(stage: Stage) -> int:
                 producer.transaction.abort()
             else:
                 producer.transaction.commit()
-    good, everything = [b"%d" % n for n in range(rounds) if n % 3 != 1], [b"%d" % n for n in range(rounds)]
-    for isolation, wanted in (("read_committed", good), ("read_uncommitted", everything)):
-        for records in stage.read(topic, 3, isolation):
-            assert [one.value for one in records] == wanted, f"ours under {isolation}"
-        for messages in stage.confluent_read(topic, 3, isolation):
-            assert [one.value() for one in messages] == wanted, f"librdkafka under {isolation}"
+    committed, everything = [b"%d" % n for n in range(rounds) if n % 3 != 1], [b"%d" % n for n in range(rounds)]
+    for isolation, wanted in (("read_committed", committed), ("read_uncommitted", everything)):
+        for records in server.read(topic, 3, isolation):
+            assert [one.value for one in records] == wanted, f"Headrace's consumer with {isolation}"
+        for messages in server.confluent_read(topic, 3, isolation):
+            assert [one.value() for one in messages] == wanted, f"librdkafka with {isolation}"
     return rounds
 
 
-async def _copy(stage: Stage, protocol: str) -> None:
+async def _copy(server: ServerUnderTest, protocol: str) -> None:
     """Copy in transactions with offsets, aborting every third one and reading its input again."""
-    source, target, group = await asyncio.to_thread(lambda: (stage.topic(2), stage.topic(2), unique("g")))
-    async with AsyncProducer(stage.options()) as producer:
+    source, target, group = await asyncio.to_thread(lambda: (server.topic(2), server.topic(2), unique("g")))
+    async with AsyncProducer(server.options()) as producer:
         for number in range(COPIED):
             await producer.send(source, b"%d" % number, partition=number % 2)
-    reading = stage.options(
+    reading = server.options(
         group_id=group,
         group_protocol=protocol,
         enable_auto_commit=False,
@@ -65,7 +65,7 @@ async def _copy(stage: Stage, protocol: str) -> None:
     )
     places = [TopicPartition(source, 0), TopicPartition(source, 1)]
     async with (
-        AsyncProducer(stage.options(transactional_id=group)) as producer,
+        AsyncProducer(server.options(transactional_id=group)) as producer,
         AsyncConsumer(reading) as consumer,
         asyncio.timeout(WAIT_S_MAX),
     ):
@@ -93,45 +93,45 @@ async def _copy(stage: Stage, protocol: str) -> None:
             done += len(records)
         committed = await consumer.committed(places)
         assert all(committed[place].offset == COPIED // 2 for place in places), committed
-    for index, records in enumerate(await asyncio.to_thread(stage.read, target, 2)):
+    for index, records in enumerate(await asyncio.to_thread(server.read, target, 2)):
         values = [one.value for one in records]
         assert values == [b"%d" % number for number in range(index, COPIED, 2)], (
             f"{protocol}: partition {index} of the copy"
         )
 
 
-def _zombie(stage: Stage) -> None:
-    topic, name = stage.topic(), unique("tx")
+def _zombie(server: ServerUnderTest) -> None:
+    topic, name = server.topic(), unique("tx")
     with (
-        Producer(stage.options(transactional_id=name)) as first,
-        Producer(stage.options(transactional_id=name)) as second,
+        Producer(server.options(transactional_id=name)) as first,
+        Producer(server.options(transactional_id=name)) as second,
     ):
         first.transaction.init()
         first.transaction.begin()
         first.send(topic, b"zombie").result(WAIT_S_MAX)
         second.transaction.init()
-        for attempt in ("commit", "again"):
+        for attempt in ("first", "second"):
             try:
                 first.transaction.commit()
             except FatalTransactionError:
                 pass
             else:
-                raise AssertionError(f"{attempt}: a zombie could commit")
+                raise AssertionError(f"{attempt} commit: a zombie could commit")
         second.transaction.begin()
         second.send(topic, b"alive")
         second.transaction.commit()
-    assert [one.value for one in stage.read(topic)[0]] == [b"alive"]
-    with Consumer(stage.options(auto_offset_reset="earliest", isolation_level="read_committed")) as consumer:
+    assert [one.value for one in server.read(topic)[0]] == [b"alive"]
+    with Consumer(server.options(auto_offset_reset="earliest", isolation_level="read_committed")) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         assert [one.value for one in consumer.poll(WAIT_S_MAX)] == [b"alive"]
 
 
-async def _ended_by_another(stage: Stage) -> None:
-    topic = await asyncio.to_thread(stage.topic)
-    async with Cluster(addresses(stage.bootstrap)) as cluster:
+async def _ended_by_another(server: ServerUnderTest) -> None:
+    topic = await asyncio.to_thread(server.topic)
+    async with Cluster(addresses(server.bootstrap)) as cluster:
         for commit in (True, False):
             name = unique("tx")
-            async with AsyncProducer(stage.options(transactional_id=name)) as producer:
+            async with AsyncProducer(server.options(transactional_id=name)) as producer:
                 await producer.transaction.init()
                 await producer.transaction.begin()
                 await producer.send(topic, b"%s" % str(commit).encode())
@@ -142,5 +142,5 @@ async def _ended_by_another(stage: Stage) -> None:
                 await end_transaction(cluster, identity, commit=not commit)
             except (InvalidTransactionState, FatalTransactionError, KafkaError):
                 continue
-            raise AssertionError("what was decided could be decided otherwise")
-    assert [one.value for one in (await asyncio.to_thread(stage.read, topic))[0]] == [b"True"]
+            raise AssertionError("the outcome of a transaction could be reversed")
+    assert [one.value for one in (await asyncio.to_thread(server.read, topic))[0]] == [b"True"]

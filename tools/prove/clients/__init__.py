@@ -1,4 +1,4 @@
-"""Real Kafka clients behind one interface: each writes records, reads them back, and looks up offsets by time."""
+"""Real Kafka clients behind one interface: each writes records, reads them, and looks up offsets by time."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class ConfluentClient:
                 sample.value,
                 sample.key,
                 partition=0,
-                timestamp=sample.timestamp or 0,
+                timestamp=0 if sample.timestamp is None else sample.timestamp,  # 0: the time of sending
                 headers=list(sample.headers),
                 on_delivery=lambda error, _: failed.append(error) if error is not None else None,
             )
@@ -88,7 +88,7 @@ class ConfluentClient:
         return Consumer(
             {
                 "bootstrap.servers": bootstrap,
-                "group.id": "nobody",
+                "group.id": "unused",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",
                 "check.crcs": True,

@@ -21,7 +21,7 @@ class KafkaPythonClient:
         except ImportError:
             return "kafka-python is not installed"
         if codec != "none" and not getattr(codecs, f"has_{codec}")():
-            return f"kafka-python speaks {codec} only with {LIBRARIES[codec]} installed"
+            return f"kafka-python needs {LIBRARIES[codec]} for {codec}"
         return None
 
     def samples(self) -> Sequence[Sample]:

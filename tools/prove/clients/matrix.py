@@ -1,4 +1,4 @@
-"""Every client reads exactly the bytes that every other client wrote."""
+"""Records that each client writes and all clients read."""
 
 from __future__ import annotations
 
@@ -37,11 +37,12 @@ class Exchange:
         if start == 0 and self._first_view is None:
             self._first_view = (client.name, seen)
         elif self._first_view is not None and self._first_view[1][start:] != seen:
-            self.wrong.append(f"{client.name} and {self._first_view[0]} do not see the same")
+            self.wrong.append(f"{client.name} and {self._first_view[0]} see different records")
 
     def check(self) -> None:
         assert not self.wrong, f"topic {self.topic}: " + "; ".join(self.wrong[:10])
 
 
 def able(clients: Sequence[Client], codec: str) -> list[Client]:
+    """Return the clients that can be used with this codec."""
     return [client for client in clients if client.missing(codec) is None]

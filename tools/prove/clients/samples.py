@@ -23,7 +23,7 @@ class Sample(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """One record as a reader got it."""
+    """One record as a reader received it."""
 
     offset: int
     timestamp: int

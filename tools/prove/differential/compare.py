@@ -17,18 +17,19 @@ _MAX_TIMESTAMP = slice(35, 43)
 _PEEK_BYTES = 17
 
 
-def plain(answer: Any, target: Target, session: str | None = None) -> Any:
-    if isinstance(answer, ProduceResponse):
-        return _produce(answer, target)
-    if isinstance(answer, FetchResponse):
-        return _fetch(answer, target, session)
-    if isinstance(answer, ListOffsetsResponse):
-        return _offsets(answer)
-    return answer
+def plain(response: Any, target: Target, session: str | None = None) -> Any:
+    """Return a response as plain values that can be compared."""
+    if isinstance(response, ProduceResponse):
+        return _produce(response, target)
+    if isinstance(response, FetchResponse):
+        return _fetch(response, target, session)
+    if isinstance(response, ListOffsetsResponse):
+        return _offsets(response)
+    return response
 
 
-def _produce(answer: ProduceResponse, target: Target) -> Any:
-    answers: list[dict[str, Any]] = [
+def _produce(response: ProduceResponse, target: Target) -> Any:
+    results: list[dict[str, Any]] = [
         {
             "partition": (topic.name or target.topic_named(topic.topic_id), data.index),
             "error": data.error_code,
@@ -38,29 +39,29 @@ def _produce(answer: ProduceResponse, target: Target) -> Any:
             "record_errors": [error.batch_index for error in data.record_errors[:RECORD_ERRORS_MAX]],
             "leader": (data.current_leader.leader_id, data.current_leader.leader_epoch),
         }
-        for topic in answer.responses
+        for topic in response.responses
         for data in topic.partition_responses
     ]
-    return _sorted(answers)
+    return _sorted(results)
 
 
-def _sorted(answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _sorted(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Sort the responses, which Kafka returns in the order of a hash table."""
-    return sorted(answers, key=lambda one: (one["partition"], one["error"]))
+    return sorted(results, key=lambda one: (one["partition"], one["error"]))
 
 
 def _append_time(topic: str, time: int) -> Any:
     return "now" if topic == APPEND_TIME_TOPIC and time >= 0 else time
 
 
-def _fetch(answer: FetchResponse, target: Target, session: str | None) -> Any:
+def _fetch(response: FetchResponse, target: Target, session: str | None) -> Any:
     known = target.sessions.get(session or "", 0)
     return {
-        "error": answer.error_code,
-        "session": "none" if answer.session_id == 0 else "same" if answer.session_id == known else "new",
+        "error": response.error_code,
+        "session": "none" if response.session_id == 0 else "same" if response.session_id == known else "new",
         "partitions": [
             _partition(topic.topic or target.topic_named(topic.topic_id), data)
-            for topic in answer.responses
+            for topic in response.responses
             for data in topic.partitions
         ],
     }
@@ -103,8 +104,8 @@ def stored_bytes(topic: str, data: bytes) -> bytes:
     return bytes(out)
 
 
-def _offsets(answer: ListOffsetsResponse) -> Any:
-    answers: list[dict[str, Any]] = [
+def _offsets(response: ListOffsetsResponse) -> Any:
+    results: list[dict[str, Any]] = [
         {
             "partition": (topic.name, data.partition_index),
             "error": data.error_code,
@@ -112,7 +113,7 @@ def _offsets(answer: ListOffsetsResponse) -> Any:
             "offset": data.offset,
             "leader_epoch": data.leader_epoch,
         }
-        for topic in answer.topics
+        for topic in response.topics
         for data in topic.partitions
     ]
-    return _sorted(answers)
+    return _sorted(results)

@@ -19,8 +19,8 @@ from tools.prove.differential.batches import (
     with_magic_3,
 )
 
-# We report only the first invalid records of a batch, Kafka all of them: a response must not grow with what a client
-# sends.
+# Headrace reports only the first invalid records of a batch, Kafka all of them: a response must not grow with what a
+# client sends.
 RECORD_ERRORS_MAX = 16
 
 
@@ -28,7 +28,7 @@ RECORD_ERRORS_MAX = 16
 class Deviation:
     """A request that the two servers treat differently.
 
-    It goes to a partition that nothing else uses: where only one side accepts it, their logs diverge.
+    It goes to a partition that nothing else uses: where only one server accepts it, their logs diverge.
     """
 
     make: Callable[[Random], Sequence[tuple[int, bytes | bytearray]]]  # partitions and records
@@ -82,54 +82,54 @@ DEVIATIONS = {
         lambda random: [(0, _unknown_codec(random))],
         (ErrorCode.UNKNOWN_SERVER_ERROR,),
         (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,),
-        "the client asks for what nobody knows, and is told so",
+        "an unknown compression type has its own error code",
     ),
     "offset-deltas": Deviation(
         lambda random: [(0, _offset_deltas(random))],
         (ErrorCode.NONE,),
         (ErrorCode.INVALID_RECORD,),
-        "two records at one offset; Kafka looks only inside compressed batches",
+        "two records would have one offset; Kafka checks this only in compressed batches",
     ),
     "append-time-bit": Deviation(
         lambda random: [(0, with_header(good_batch(random, codec=Codec.NONE), attributes=layout.LOG_APPEND_TIME))],
         (ErrorCode.NONE,),
         (ErrorCode.INVALID_TIMESTAMP,),
-        "on a CreateTime topic a client must not say that the broker stamped it",
+        "on a CreateTime topic a client must not claim that the broker set the timestamp",
     ),
     "long-varint": Deviation(
         lambda random: [(0, _long_varint(random))],
         (ErrorCode.NONE,),
         (ErrorCode.INVALID_RECORD,),
-        "bits beyond the 32nd are no number; readers disagree about them",
+        "bits beyond the 32nd are not part of the number, and readers disagree about them",
     ),
     "junk-after-gzip": Deviation(
         lambda random: [(0, _junk_after_gzip(random))],
         (ErrorCode.NONE,),
         (ErrorCode.INVALID_RECORD,),
-        "bytes behind the end of the stream belong to nothing",
+        "bytes after the end of the stream belong to no record",
     ),
     "broken-among-good": Deviation(
         lambda random: [(0, with_magic_3(random)), (1, good_batch(random, codec=Codec.NONE))],
         (ErrorCode.CORRUPT_MESSAGE, ErrorCode.CORRUPT_MESSAGE),
         (ErrorCode.CORRUPT_MESSAGE, ErrorCode.NONE),
-        "only the partition with the broken batch suffers; Kafka refuses the whole request",
+        "only the partition with the broken batch gets an error; Kafka refuses the whole request",
     ),
     "same-partition-twice": Deviation(
         lambda random: [(0, good_batch(random, codec=Codec.NONE)), (0, good_batch(random, codec=Codec.GZIP))],
         (ErrorCode.NONE,),
         (ErrorCode.NONE, ErrorCode.NONE),
-        "both batches are appended and answered; Kafka forgets the first without a word",
+        "both batches are appended and acknowledged; Kafka drops the first one silently",
     ),
     "compressed-record-length": Deviation(
         lambda random: [(0, _compressed_length(random))],
         (ErrorCode.NONE,),
         (ErrorCode.INVALID_RECORD,),
-        "a record whose length does not fit cannot be read by anybody; Kafka looks only outside of compressed batches",
+        "no reader can read a record whose length does not fit; Kafka checks this only in uncompressed batches",
     ),
     "length-overflow": Deviation(
         lambda random: [(0, with_header(good_batch(random, codec=Codec.NONE), batch_length=2**31 - 1))],
         (ErrorCode.UNKNOWN_SERVER_ERROR,),
         (ErrorCode.INVALID_RECORD,),
-        "Kafka's sum of length and overhead overflows; the batch is as incomplete as any that is too short",
+        "Kafka's sum of length and overhead overflows; to Headrace the batch is incomplete like any that is too short",
     ),
 }

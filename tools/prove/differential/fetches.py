@@ -10,7 +10,7 @@ from typing import Any
 from headrace.protocol.messages.fetch import FetchRequest
 from headrace.protocol.messages.list_offsets import ListOffsetsRequest
 from tools.prove.differential.batches import FIRST_MS
-from tools.prove.differential.operations import NOWHERE, PLACES, Model, Operation, Place
+from tools.prove.differential.operations import PLACES, UNKNOWN_PLACES, Model, Operation, Place
 from tools.prove.differential.wire import Target
 
 VERSIONS = range(4, 19)
@@ -51,7 +51,7 @@ class Fetches:
             self.single,
             self.full,
             self.open_session,
-            self.go_on,
+            self.continue_session,
             self.wrong_session,
             self.close_session,
             self.offsets,
@@ -109,12 +109,12 @@ class Fetches:
 
     def single(self) -> Operation:
         version = self._random.choice(VERSIONS)
-        place = self._random.choice((*PLACES, *PLACES, *NOWHERE))
+        place = self._random.choice((*PLACES, *PLACES, *UNKNOWN_PLACES))
         return Operation("fetch/single", self._request([self._wanted(place, version)], version, [], CLOSING, None))
 
     def full(self) -> Operation:
         version = self._random.choice(VERSIONS)
-        places = self._random.sample([*PLACES, *NOWHERE], self._random.randrange(7))
+        places = self._random.sample([*PLACES, *UNKNOWN_PLACES], self._random.randrange(7))
         wanted = [self._wanted(place, version) for place in places]
         return Operation("fetch/several", self._request(wanted, version, [], CLOSING, None))
 
@@ -127,8 +127,8 @@ class Fetches:
         session = _Session(f"session-{self._named}", version, 1, places)
         wanted = [self._wanted(place, version) for place in places]
 
-        def learn(answer: Any) -> None:
-            if isinstance(answer, dict) and answer["session"] != "none":
+        def learn(response: Any) -> None:
+            if isinstance(response, dict) and response["session"] != "none":
                 self._sessions.append(session)
                 if len(self._sessions) > SESSIONS_OPEN_MAX:
                     self._sessions.pop(0)
@@ -142,7 +142,7 @@ class Fetches:
 
         return Operation("fetch/open-session", first, session=session.name, learn=learn)
 
-    def go_on(self) -> Operation:
+    def continue_session(self) -> Operation:
         if not self._sessions:
             return self.open_session()
         session = self._random.choice(self._sessions)
@@ -151,8 +151,8 @@ class Fetches:
         wanted = [self._wanted(place, session.version) for place in dict.fromkeys(changed)]
         epoch = session.epoch
 
-        def learn(answer: Any) -> None:
-            if isinstance(answer, dict) and answer["error"] == 0:
+        def learn(response: Any) -> None:
+            if isinstance(response, dict) and response["error"] == 0:
                 session.epoch = epoch + 1
                 session.places = [p for p in dict.fromkeys((*session.places, *changed)) if p not in forgotten]
 
@@ -161,15 +161,15 @@ class Fetches:
 
     def wrong_session(self) -> Operation:
         if not self._sessions or self._random.random() < 0.3:
-            build = self._request([], self._random.choice(SESSION_VERSIONS), [], self._random.choice((1, 5)), "nobody")
-            return Operation("fetch/unknown-session", build, session="nobody")
+            build = self._request([], self._random.choice(SESSION_VERSIONS), [], self._random.choice((1, 5)), "unknown")
+            return Operation("fetch/unknown-session", build, session="unknown")
         session = self._random.choice(self._sessions)
         if self._random.random() < 0.5:
             epoch = session.epoch + self._random.choice((-1, 1, 7))
             build = self._request([], session.version, [], max(1, epoch), session.name)
             same = max(1, epoch) == session.epoch
             if same:
-                return self.go_on()
+                return self.continue_session()
             return Operation("fetch/wrong-epoch", build, session=session.name)
         other = 12 if session.version >= TOPIC_ID_VERSION_MIN else 13
         build = self._request([], other, [], session.epoch, session.name)
@@ -188,7 +188,7 @@ class Fetches:
     def offsets(self) -> Operation:
         random = self._random
         version = random.choice(OFFSET_VERSIONS)
-        places = random.choices((*PLACES, *PLACES, *NOWHERE), k=random.choice((1, 1, 2, 4)))
+        places = random.choices((*PLACES, *PLACES, *UNKNOWN_PLACES), k=random.choice((1, 1, 2, 4)))
         requested = [
             (place, random.choice((-1, -1, 0, 1, 7)) if version >= 4 else -1, self._time(place)) for place in places
         ]
@@ -218,7 +218,7 @@ class Fetches:
         if place[0] == "window":
             return self._model.now_ms + random.randrange(-3_600_000, 3_600_000)
         if place[0] == "append-time":
-            return random.choice((0, FIRST_MS, 2**62))  # the append time differs between the two
+            return random.choice((0, FIRST_MS, 2**62))  # the append time differs between the servers
         return FIRST_MS + random.randrange(-1000, 1_100_000)
 
 

@@ -1,4 +1,4 @@
-"""State that the script knows about both sides, and the structure of an operation."""
+"""The structure of an operation, and the state of both servers according to Kafka's responses."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ TOPICS: dict[str, tuple[int, dict[str, str]]] = {
 PLACES: tuple[Place, ...] = tuple(
     (topic, index) for topic, (count, _) in TOPICS.items() if topic != "deviations" for index in range(count)
 )
-NOWHERE: tuple[Place, ...] = (("unknown", 0), ("plain", 99), ("plain", -1), ("plain", 2**31 - 1))
+UNKNOWN_PLACES: tuple[Place, ...] = (("unknown", 0), ("plain", 99), ("plain", -1), ("plain", 2**31 - 1))
 
 
 @dataclass
 class Operation:
-    """One operation. `build` makes the request for one side, with that side's topic ids and sessions."""
+    """One operation. `build` makes the request for one server, with that server's topic ids and sessions."""
 
     name: str
     build: Callable[[Target], tuple[Any, int]]
-    answered: bool = True
+    has_response: bool = True
     session: str | None = None
     deviation: Deviation | None = None
-    learn: Callable[[Any], None] = lambda answer: None  # called with Kafka's response in plain values
+    learn: Callable[[Any], None] = lambda response: None  # called with Kafka's response in plain values
 
 
 @dataclass

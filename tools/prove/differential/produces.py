@@ -12,7 +12,7 @@ from headrace.records.batch import unpack_header
 from headrace.records.compression import Codec
 from tools.prove.differential.batches import BAD, BROKEN, FIRST_MS, ODD, good_batch
 from tools.prove.differential.deviations import DEVIATIONS
-from tools.prove.differential.operations import HOUR_MS, NOWHERE, Model, Operation, Place
+from tools.prove.differential.operations import HOUR_MS, UNKNOWN_PLACES, Model, Operation, Place
 from tools.prove.differential.wire import Target
 
 Records = bytes | bytearray | None
@@ -27,7 +27,7 @@ TIMEOUT_MS = 10_000
 def request(
     data: list[tuple[Place, Records]], version: int, acks: int, transactional_id: str | None = None
 ) -> Callable[[Target], tuple[Any, int]]:
-    """Return a builder that copies the bytes for each side, because an encoder may keep a reference."""
+    """Return a builder that copies the bytes for each server, because an encoder may keep a reference."""
 
     def build(target: Target) -> tuple[Any, int]:
         topics: list[ProduceRequest.TopicProduceData] = []
@@ -79,19 +79,19 @@ class Produces:
         return Operation(
             f"produce/{name}",
             request(data, self._version(), acks, **more),
-            answered=acks != 0,
+            has_response=acks != 0,
             learn=self._learn(data, acks),
         )
 
     def _learn(self, data: list[tuple[Place, Records]], acks: int) -> Callable[[Any], None]:
-        def learn(answer: Any) -> None:
+        def learn(response: Any) -> None:
             if acks == 0:
                 # The offset is unknown, but what both accepted is at the end; the next response shows the offset.
                 return
             counts = {
                 place: unpack_header(records).record_count for place, records in data if records and len(records) > 60
             }
-            for partition_result in answer if isinstance(answer, list) else ():
+            for partition_result in response if isinstance(response, list) else ():
                 if partition_result["error"] == 0 and partition_result["partition"] in self._model.ends:
                     self._model.appended(
                         partition_result["partition"],
@@ -115,7 +115,7 @@ class Produces:
         return self._operation(f"good-{place[0]}", [(place, self._good_for(place))])
 
     def several(self) -> Operation:
-        places = self._random.sample([*self._model.ends, *NOWHERE], self._random.randrange(2, 6))
+        places = self._random.sample([*self._model.ends, *UNKNOWN_PLACES], self._random.randrange(2, 6))
         bad = BAD[self._random.choice([name for name in BAD if name not in BROKEN])](self._random)
         data = [(place, self._good_for(place)) for place in places]
         if self._random.random() < 0.3:
@@ -131,7 +131,7 @@ class Produces:
         return self._operation(f"odd-{name}", [(("plain", self._random.randrange(4)), ODD[name](self._random))])
 
     def lost(self) -> Operation:
-        return self._operation("nowhere", [(self._random.choice(NOWHERE), good_batch(self._random))])
+        return self._operation("nowhere", [(self._random.choice(UNKNOWN_PLACES), good_batch(self._random))])
 
     def wrong_request(self) -> Operation:
         place = self._model.place()
@@ -191,9 +191,9 @@ class Produces:
         data: list[tuple[Place, Records]] = [(producer.place, batch)]
         known = self._learn(data, 1)
 
-        def learn(answer: Any) -> None:
-            known(answer)
-            if isinstance(answer, list) and answer[0]["error"] == 0:
+        def learn(response: Any) -> None:
+            known(response)
+            if isinstance(response, list) and response[0]["error"] == 0:
                 producer.accepted(batch)
 
         acks = self._random.choice((-1, 1))

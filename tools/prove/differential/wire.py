@@ -1,4 +1,4 @@
-"""One side of the comparison: raw frames over a socket, with symbolic names for topic ids and fetch sessions."""
+"""One server of the comparison: raw frames over a socket, with symbolic names for topic ids and fetch sessions."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from headrace.protocol.messages.create_topics import CreateTopicsRequest
 from headrace.protocol.messages.list_offsets import ListOffsetsRequest
 from headrace.protocol.messages.metadata import MetadataRequest
 
-ANSWER_S_MAX = 20.0
+RESPONSE_S_MAX = 20.0
 CLIENT_ID = "differential"
 UNKNOWN_ID = bytes(range(16))
 CLOSED = "the connection was closed"
-SILENT = "no answer"
+SILENT = "no response"
 _SIZE = Struct(">i")
 
 
 @dataclass
 class Target:
+    """A server, the ids of its topics and fetch sessions, and a connection to it."""
+
     name: str
     address: tuple[str, int]
     topic_ids: dict[str, bytes] = field(default_factory=dict)
@@ -33,7 +35,7 @@ class Target:
 
     def connect(self) -> socket.socket:
         if self._socket is None:
-            self._socket = socket.create_connection(self.address, ANSWER_S_MAX)
+            self._socket = socket.create_connection(self.address, RESPONSE_S_MAX)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return self._socket
 
@@ -42,7 +44,7 @@ class Target:
             self._socket.close()
             self._socket = None
 
-    def ask(self, message: Any, version: int) -> Any:
+    def request(self, message: Any, version: int) -> Any:
         """Return the decoded response, or CLOSED or SILENT if there is none."""
         self._correlation += 1
         frame = b"".join(encode_request(message, version, self._correlation, CLIENT_ID))
@@ -59,12 +61,12 @@ class Target:
             return CLOSED
         return decode_response(message.facts.api_key, version, self._correlation, memoryview(data))
 
-    def tell(self, message: Any, version: int) -> Any:
-        """Send a request without a response (acks=0). A following request shows whether the connection survives it."""
+    def send(self, message: Any, version: int) -> Any:
+        """Send a request without a response (acks=0) and return CLOSED if the server closes the connection."""
         self._correlation += 1
         frame = b"".join(encode_request(message, version, self._correlation, CLIENT_ID))
         self.connect().sendall(frame)
-        return CLOSED if self.ask(ApiVersionsRequest(), 0) == CLOSED else None
+        return CLOSED if self.request(ApiVersionsRequest(), 0) == CLOSED else None
 
     def _receive(self) -> bytes | None:
         head = self._exactly(4)
@@ -106,25 +108,25 @@ class Target:
             )
             for name, (partitions, options) in topics.items()
         ]
-        answer = self.ask(CreateTopicsRequest(topics=wanted, timeout_ms=20_000), 7)
-        for topic in answer.topics:
+        response = self.request(CreateTopicsRequest(topics=wanted, timeout_ms=20_000), 7)
+        for topic in response.topics:
             assert topic.error_code == 0, f"{self.name}: {topic.name} was not created: {topic.error_message}"
         self._wait_for_leaders(list(topics))
 
     def _wait_for_leaders(self, topics: list[str]) -> None:
-        ask = MetadataRequest(
+        request = MetadataRequest(
             topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in topics], allow_auto_topic_creation=False
         )
         for _ in range(1000):
-            answer = self.ask(ask, 12)
-            if all(t.error_code == 0 and all(p.leader_id >= 0 for p in t.partitions) for t in answer.topics):
-                self.topic_ids = {topic.name: topic.topic_id for topic in answer.topics}
-                return self._wait_until_led(answer)
+            response = self.request(request, 12)
+            if all(t.error_code == 0 and all(p.leader_id >= 0 for p in t.partitions) for t in response.topics):
+                self.topic_ids = {topic.name: topic.topic_id for topic in response.topics}
+                return self._wait_until_leaders_serve(response)
         raise AssertionError(f"{self.name}: no leaders for {topics}")
 
-    def _wait_until_led(self, metadata: Any) -> None:
+    def _wait_until_leaders_serve(self, metadata: Any) -> None:
         """Wait until all leaders serve: metadata may name a leader before it knows that it leads."""
-        ask = ListOffsetsRequest(
+        request = ListOffsetsRequest(
             replica_id=-1,
             topics=[
                 ListOffsetsRequest.ListOffsetsTopic(
@@ -138,7 +140,7 @@ class Target:
             ],
         )
         for _ in range(1000):
-            answer = self.ask(ask, 9)
-            if all(partition.error_code == 0 for topic in answer.topics for partition in topic.partitions):
+            response = self.request(request, 9)
+            if all(partition.error_code == 0 for topic in response.topics for partition in topic.partitions):
                 return
-        raise AssertionError(f"{self.name}: partitions are not led")
+        raise AssertionError(f"{self.name}: not all partitions have a serving leader")

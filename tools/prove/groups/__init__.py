@@ -1,1 +1,1 @@
-"""Whole groups of real clients whose members join, leave and are killed, on a node that is killed too."""
+"""Groups of real clients whose members join, leave and are killed, on a node that is killed too."""

@@ -18,22 +18,23 @@ POLL_S = 0.2
 BATCH_MAX = 50
 
 
-def say(name: str, **what: Any) -> None:
-    print(json.dumps({"name": name, **what}), flush=True)
+def report_event(name: str, **fields: Any) -> None:
+    """Print an event as a line of JSON."""
+    print(json.dumps({"name": name, **fields}), flush=True)
 
 
-def moved(name: str, partitions: Iterable[Any]) -> None:
-    say(name, partitions=[{"partition": one.partition} for one in partitions])
+def report_moved(name: str, partitions: Iterable[Any]) -> None:
+    report_event(name, partitions=[{"partition": one.partition} for one in partitions])
 
 
-def consumed(ranges: dict[int, tuple[int, int]]) -> None:
+def report_consumed(ranges: dict[int, tuple[int, int]]) -> None:
     parts = [{"partition": index, "minOffset": low, "maxOffset": high} for index, (low, high) in ranges.items()]
-    say("records_consumed", partitions=parts)
+    report_event("records_consumed", partitions=parts)
 
 
-def committed(ranges: dict[int, tuple[int, int]]) -> None:
+def report_committed(ranges: dict[int, tuple[int, int]]) -> None:
     offsets = [{"partition": index, "offset": high + 1} for index, (_, high) in ranges.items()]
-    say("offsets_committed", success=True, offsets=offsets)
+    report_event("offsets_committed", success=True, offsets=offsets)
 
 
 def ranges_of(messages: Iterable[tuple[int, int]]) -> dict[int, tuple[int, int]]:
@@ -75,24 +76,31 @@ def confluent(assignor: str, bootstrap: str, topic: str, group: str) -> None:
     consumer = Consumer(settings)
     consumer.subscribe(
         [topic],
-        on_assign=lambda _, partitions: moved("partitions_assigned", partitions),
-        on_revoke=lambda _, partitions: moved("partitions_revoked", partitions),
-        on_lost=lambda _, partitions: moved("partitions_revoked", partitions),
+        on_assign=lambda _, partitions: report_moved("partitions_assigned", partitions),
+        on_revoke=lambda _, partitions: report_moved("partitions_revoked", partitions),
+        on_lost=lambda _, partitions: report_moved("partitions_revoked", partitions),
     )
     try:
         while True:
             messages = [one for one in consumer.consume(BATCH_MAX, POLL_S) if one.error() is None]
             if not messages:
                 continue
-            found = ranges_of((one.partition() or 0, one.offset() or 0) for one in messages)
-            consumed(found)
+            found = ranges_of(_position(one) for one in messages)
+            report_consumed(found)
             try:
                 consumer.commit(asynchronous=False)
-                committed(found)
+                report_committed(found)
             except KafkaException as error:
-                say("offsets_committed", success=False, error=str(error))
+                report_event("offsets_committed", success=False, error=str(error))
     except Ended:
         consumer.close()
+
+
+def _position(message: Any) -> tuple[int, int]:
+    """Return partition and offset of a message of confluent-kafka, which are None only for errors."""
+    partition, offset = message.partition(), message.offset()
+    assert partition is not None and offset is not None
+    return partition, offset
 
 
 def kafka_python(assignor: str, bootstrap: str, topic: str, group: str) -> None:
@@ -112,10 +120,10 @@ def kafka_python(assignor: str, bootstrap: str, topic: str, group: str) -> None:
 
     class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         def on_partitions_assigned(self, assigned: Any) -> None:
-            moved("partitions_assigned", assigned)
+            report_moved("partitions_assigned", assigned)
 
         def on_partitions_revoked(self, revoked: Any) -> None:
-            moved("partitions_revoked", revoked)
+            report_moved("partitions_revoked", revoked)
 
     consumer = KafkaConsumer(
         bootstrap_servers=bootstrap,
@@ -137,12 +145,12 @@ def kafka_python(assignor: str, bootstrap: str, topic: str, group: str) -> None:
             found = ranges_of((one.partition, one.offset) for some in polled.values() for one in some)
             if not found:
                 continue
-            consumed(found)
+            report_consumed(found)
             try:
                 consumer.commit()
-                committed(found)
+                report_committed(found)
             except KafkaError as error:
-                say("offsets_committed", success=False, error=str(error))
+                report_event("offsets_committed", success=False, error=str(error))
     except Ended:
         consumer.close()
 
@@ -166,10 +174,10 @@ async def _aiokafka(assignor: str, bootstrap: str, topic: str, group: str) -> No
 
     class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         def on_partitions_assigned(self, assigned: Any) -> None:
-            moved("partitions_assigned", assigned)
+            report_moved("partitions_assigned", assigned)
 
         def on_partitions_revoked(self, revoked: Any) -> None:
-            moved("partitions_revoked", revoked)
+            report_moved("partitions_revoked", revoked)
 
     consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap,
@@ -189,12 +197,12 @@ async def _aiokafka(assignor: str, bootstrap: str, topic: str, group: str) -> No
         found = ranges_of((one.partition, one.offset) for some in polled.values() for one in some)
         if not found:
             continue
-        consumed(found)
+        report_consumed(found)
         try:
             await consumer.commit()
-            committed(found)
+            report_committed(found)
         except KafkaError as error:
-            say("offsets_committed", success=False, error=str(error))
+            report_event("offsets_committed", success=False, error=str(error))
     await consumer.stop()
 
 
@@ -219,21 +227,21 @@ def headrace(assignor: str, bootstrap: str, topic: str, group: str) -> None:
     consumer = Consumer(settings)
     consumer.subscribe(
         [topic],
-        on_assigned=lambda partitions: moved("partitions_assigned", partitions),
-        on_revoked=lambda partitions: moved("partitions_revoked", partitions),
-        on_lost=lambda partitions: moved("partitions_revoked", partitions),
+        on_assigned=lambda partitions: report_moved("partitions_assigned", partitions),
+        on_revoked=lambda partitions: report_moved("partitions_revoked", partitions),
+        on_lost=lambda partitions: report_moved("partitions_revoked", partitions),
     )
     try:
         while True:
             found = ranges_of((one.partition, one.offset) for one in consumer.poll(POLL_S))
             if not found:
                 continue
-            consumed(found)
+            report_consumed(found)
             try:
                 consumer.commit()
-                committed(found)
+                report_committed(found)
             except HeadraceError as error:
-                say("offsets_committed", success=False, error=str(error))
+                report_event("offsets_committed", success=False, error=str(error))
     except Ended:
         consumer.close()
 

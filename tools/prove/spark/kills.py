@@ -22,7 +22,7 @@ BLIND_S_MAX = 8.0  # long enough to also hit a driver that starts or recovers
 BROKER_DOWN_S_MAX, NODE_DOWN_S_MAX = 1.0, 5.0
 NO_WORKER_S_MAX = 60.0
 MASTER = "local[2,4]"  # a task that fails is retried
-SAY_EVERY = 5
+PROGRESS_EVERY = 5
 
 
 class Node(Protocol):
@@ -32,17 +32,23 @@ class Node(Protocol):
 
 
 def stream_under_kills(
-    name: str, bootstrap: str, nodes: Sequence[Node], replicas: int, kills: int, seed: int, say: Callable[[str], None]
+    name: str,
+    bootstrap: str,
+    nodes: Sequence[Node],
+    replicas: int,
+    kills: int,
+    seed: int,
+    print_progress: Callable[[str], None],
 ) -> str:
-    """Run the stream under kills and return a summary. Raise AssertionError unless it equals a batch, once each."""
+    """Run the stream under kills and return a summary. Raise AssertionError unless its output equals a batch job's."""
     random = Random(f"{seed} {name}")
     done: Counter[str] = Counter()
     base_ms = int(time.time() * 1000) - 7_200_000
     with Stream(bootstrap, replicas=replicas, base_ms=base_ms, master=MASTER, environment={}) as stream:
         stream.wait_for_batches(1)
-        stream.end()
+        stream.restart_after_exit()
         while done.total() < kills:
-            _let_it_work(stream, random)
+            _wait_for_progress(stream, random)
             kind = random.choices(list(KINDS), list(KINDS.values()))[0]
             if kind == DRIVER:
                 stream.program.kill()
@@ -58,15 +64,15 @@ def stream_under_kills(
             elif not _kill_worker(stream, random):
                 continue
             done[kind] += 1
-            if done.total() % SAY_EVERY == 0:
-                say(
+            if done.total() % PROGRESS_EVERY == 0:
+                print_progress(
                     f"{name}: {_describe_kills(done)}; {stream.batches} batches, {stream.failures} failures of the query"
                 )
-        said = stream.finish()
-        return f"{name}: {_describe_kills(done)}, {stream.failures} failures of the query, {said}"
+        summary = stream.finish()
+        return f"{name}: {_describe_kills(done)}, {stream.failures} failures of the query, {summary}"
 
 
-def _let_it_work(stream: Stream, random: Random) -> None:
+def _wait_for_progress(stream: Stream, random: Random) -> None:
     if random.random() < BLIND_PROBABILITY:
         stream.wait(random.uniform(0, BLIND_S_MAX))
     else:
@@ -80,7 +86,7 @@ def _kill_worker(stream: Stream, random: Random) -> bool:
     while not (workers := stream.program.workers()):
         if time.monotonic() > deadline:
             return False
-        stream.turn()
+        stream.poll()
     with suppress(psutil.NoSuchProcess):
         random.choice(workers).kill()
         return True

@@ -1,4 +1,4 @@
-"""Our programs that run Spark, as processes that can be killed as a whole or worker by worker.
+"""Programs of this package that run Spark, as processes that can be killed as a whole or worker by worker.
 
 A program reports events as lines of JSON and exits when its standard input closes.
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from tools.prove.spark.sessions import TURN_S, Session
+from tools.prove.spark.sessions import POLL_S, Session
 
 READ_BYTES = 1 << 16
 END_S_MAX = 180.0
@@ -40,26 +40,29 @@ def missing() -> str | None:
 
 
 class Program:
+    """A running program and the events that it has reported."""
+
     def __init__(self, module: str, *arguments: str, log: Path, environment: Mapping[str, str] | None = None) -> None:
         self._log = log
         self._left = b""
-        self.said: list[dict[str, Any]] = []
+        self.events: list[dict[str, Any]] = []
         with log.open("ab") as errors:
             command = [sys.executable, "-m", module, *arguments]
             self._session = Session(command, errors, environment or {}, with_pipes=True)
         assert self._session.process.stdin is not None and self._session.process.stdout is not None
-        self._ask, self._stream = self._session.process.stdin, self._session.process.stdout
+        self._commands, self._stream = self._session.process.stdin, self._session.process.stdout
         os.set_blocking(self._stream.fileno(), False)
 
     @property
-    def is_there(self) -> bool:
+    def is_running(self) -> bool:
         return self._session.ended is None
 
-    def ask(self, what: str) -> None:
-        self._ask.write(what.encode() + b"\n")
-        self._ask.flush()
+    def send(self, command: str) -> None:
+        """Send a command to the program's standard input."""
+        self._commands.write(command.encode() + b"\n")
+        self._commands.flush()
 
-    def listen(self) -> list[dict[str, Any]]:
+    def read_events(self) -> list[dict[str, Any]]:
         """Return the events since the last call."""
         new: list[dict[str, Any]] = []
         while True:
@@ -71,22 +74,26 @@ class Program:
                 break
             *lines, self._left = (self._left + more).split(b"\n")
             new += [json.loads(line) for line in lines if line.startswith(b"{")]
-        self.said += new
+        self.events += new
         return new
 
-    def heard(self, name: str, seconds_max: float, meanwhile: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    def wait_for_event(
+        self, name: str, seconds_max: float, meanwhile: Callable[[], None] = lambda: None
+    ) -> dict[str, Any]:
         """Return the first event with this name. Raise AssertionError if the program exits or times out before."""
         deadline = time.monotonic() + seconds_max
         while True:
-            is_there = self.is_there
-            self.listen()
-            found = next((one for one in self.said if one["name"] == name), None)
+            is_running = self.is_running
+            self.read_events()
+            found = next((one for one in self.events if one["name"] == name), None)
             if found is not None:
                 return found
-            assert is_there, f"it ended before it said {name}: {self.log_end()}"
-            assert time.monotonic() < deadline, f"it did not say {name} within {seconds_max:.0f} s: {self.log_end()}"
+            assert is_running, f"the program exited before it reported {name}: {self.log_end()}"
+            assert time.monotonic() < deadline, (
+                f"the program did not report {name} within {seconds_max:.0f} s: {self.log_end()}"
+            )
             meanwhile()
-            time.sleep(TURN_S)
+            time.sleep(POLL_S)
 
     def workers(self) -> list[psutil.Process]:
         """Return the Python processes that Spark forked: tasks, planners, committers."""
@@ -96,11 +103,11 @@ class Program:
         """Kill the driver and its JVM, as the OOM killer would; workers notice by themselves."""
         self._session.kill_group()
 
-    def end(self, seconds_max: float = END_S_MAX) -> None:
+    def finish(self, seconds_max: float = END_S_MAX) -> None:
         """Let the program exit by itself; its JVM may still write its class archive for the next start."""
         with suppress(OSError):
-            self._ask.close()
-        assert self._session.wait(seconds_max), f"it did not end within {seconds_max:.0f} s: {self.log_end()}"
+            self._commands.close()
+        assert self._session.wait(seconds_max), f"the program did not exit within {seconds_max:.0f} s: {self.log_end()}"
 
     def close(self) -> None:
         """Kill the program and everything it has started."""
@@ -120,6 +127,6 @@ def _is_worker(process: psutil.Process) -> bool:
         return False
 
 
-def tell(name: str, **more: Any) -> None:
-    """Report an event of a program."""
-    print(json.dumps({"name": name, **more}), flush=True)
+def report_event(name: str, **fields: Any) -> None:
+    """Print an event of a program as a line of JSON."""
+    print(json.dumps({"name": name, **fields}), flush=True)

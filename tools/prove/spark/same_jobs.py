@@ -19,7 +19,7 @@ class Job:
     name: str
     options: dict[str, str]
 
-    def given(self, base_ms: int) -> dict[str, str]:
+    def options_at(self, base_ms: int) -> dict[str, str]:
         """Return the options with MIDDLE and LATE replaced by times relative to those of the records."""
         return {
             name: value.replace("MIDDLE", str(base_ms + _MIDDLE_MS)).replace("LATE", str(base_ms + _LATE_MS))
@@ -62,8 +62,8 @@ BATCHES = (
 )
 STREAMS = (
     Job("a stream in two steps", {"subscribe": "stream-a", "maxOffsetsPerTrigger": "60", **_FIRST}),
-    Job("by a pattern that a new topic fits", {"subscribePattern": "stream-.*", **_FIRST}),
-    Job("what is committed", {"subscribe": COMMITTED, "maxOffsetsPerTrigger": "30", **_FIRST, **_READ_COMMITTED}),
+    Job("by a pattern that a new topic matches", {"subscribePattern": "stream-.*", **_FIRST}),
+    Job("only what is committed", {"subscribe": COMMITTED, "maxOffsetsPerTrigger": "30", **_FIRST, **_READ_COMMITTED}),
     Job("assigned, in tasks", {"assign": json.dumps({"stream-a": [1]}), "minPartitions": "4", **_FIRST}),
     Job(
         "from offsets, all codecs",

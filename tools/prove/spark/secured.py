@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.pipelines.session import make_session
-from tools.prove.spark.programs import JAVA_OPTIONS, tell
+from tools.prove.spark.programs import JAVA_OPTIONS, report_event
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +30,7 @@ def copy(spark: SparkSession, login: dict[str, str], source: str, target: str, f
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(STREAM_S_MAX), "the stream does not come to its end"
+    assert query.awaitTermination(STREAM_S_MAX), f"the stream does not end within {STREAM_S_MAX} s"
 
 
 def count(spark: SparkSession, login: dict[str, str], topic: str) -> int:
@@ -46,14 +46,14 @@ def write(spark: SparkSession, login: dict[str, str], topic: str) -> None:
 def attempt(name: str, work: Any) -> None:
     """Run the work and report its result or its error."""
     try:
-        tell(name, result=work(), error=None)
+        report_event(name, result=work(), error=None)
     except Exception as error:
-        tell(name, result=None, error=str(error)[:_SHOWN_CHARACTERS])
+        report_event(name, result=None, error=str(error)[:_SHOWN_CHARACTERS])
 
 
-def main(given: str) -> None:
-    story = json.loads(given)
-    permitted, refused, source, target = (story[name] for name in ("permitted", "refused", "source", "target"))
+def main(text: str) -> None:
+    job = json.loads(text)
+    permitted, refused, source, target = (job[name] for name in ("permitted", "refused", "source", "target"))
     spark = make_session("secured", master="local[2]", conf={"spark.driver.extraJavaOptions": JAVA_OPTIONS})
     spark.sparkContext.setLogLevel("OFF")
     with tempfile.TemporaryDirectory(prefix="secured-") as folder:
@@ -62,7 +62,7 @@ def main(given: str) -> None:
         attempt("refused-stream", lambda: copy(spark, refused, source, target, Path(folder, "refused")))
         attempt("refused-read", lambda: count(spark, refused, target))
         attempt("refused-write", lambda: write(spark, refused, target))
-    tell("done")
+    report_event("done")
 
 
 if __name__ == "__main__":

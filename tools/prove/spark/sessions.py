@@ -1,6 +1,6 @@
-"""Processes in separate system sessions, which contain everything they start, in whatever process group.
+"""Processes in separate system sessions, each with all processes that it starts, in whatever process group.
 
-The first process of a session is reaped only when the others are gone, so that its pid is not reused.
+The first process of a session is reaped only after the others have exited, so that its pid is not reused.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ import psutil
 from tools.prove.registry import ROOT
 
 ENDED_S_MAX = 60.0
-TURN_S = 0.02
+POLL_S = 0.02
 
 
 class Session:
+    """A command in its own system session."""
+
     def __init__(
         self, command: Sequence[str], errors: IO[bytes], environment: Mapping[str, str], *, with_pipes: bool = False
     ) -> None:
@@ -47,7 +49,7 @@ class Session:
         while self.ended is None:
             if time.monotonic() > deadline:
                 return False
-            time.sleep(TURN_S)
+            time.sleep(POLL_S)
         return True
 
     def members(self) -> list[psutil.Process]:
@@ -74,11 +76,11 @@ class Session:
         self.kill_group()
         deadline = time.monotonic() + ENDED_S_MAX
         while members := self.members():
-            assert time.monotonic() < deadline, f"{members} cannot be killed"
+            assert time.monotonic() < deadline, f"processes could not be killed: {members}"
             for one in members:
                 with suppress(psutil.Error):
                     one.kill()
-            time.sleep(TURN_S)
+            time.sleep(POLL_S)
         self.process.wait(ENDED_S_MAX)
         self._is_closed = True
         for pipe in (self.process.stdin, self.process.stdout):

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.pipelines.session import make_session
-from tools.prove.spark.programs import JAVA_OPTIONS, tell
+from tools.prove.spark.programs import JAVA_OPTIONS, report_event
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 PARTITIONS = 4
-# Either the first attempt or the second may win the race.
-DAWDLES_S = (0.8, 1.4, 2.0, 6.0)
+# With these pauses either the first attempt or the second may finish first.
+PAUSES_S = (0.8, 1.4, 2.0, 6.0)
 END_S_MAX = 600.0
 CONF = {
     "spark.driver.extraJavaOptions": JAVA_OPTIONS,
@@ -35,6 +35,8 @@ CONF = {
 
 @dataclass(frozen=True)
 class Route:
+    """Arguments of the program."""
+
     master: str
     bootstrap: str
     source: str
@@ -58,7 +60,9 @@ def runs_of_tasks(attempts: Path) -> tuple[int, int]:
     return len(tasks), sum(files.count(task) > 1 for task in tasks)
 
 
-def dawdling(attempts: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def copy_with_pauses(attempts: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return a function that copies batches; the first attempt of one task per stage pauses in the middle."""
+
     def copy(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import time
 
@@ -72,7 +76,7 @@ def dawdling(attempts: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
             if partition == stage % PARTITIONS and attempt == 0:
                 half = batch.num_rows // 2
                 yield batch.slice(0, half)
-                time.sleep(DAWDLES_S[stage % len(DAWDLES_S)])
+                time.sleep(PAUSES_S[stage % len(PAUSES_S)])
                 yield batch.slice(half)
             else:
                 yield batch
@@ -87,11 +91,11 @@ def main(text: str) -> None:
     servers = {"kafka.bootstrap.servers": route.bootstrap}
     given = {"subscribe": route.source, "startingOffsets": "earliest", "maxOffsetsPerTrigger": str(route.rows_max)}
     records = spark.readStream.format("headrace").options(**servers, **given).load().select("value")
-    copied: Any = records.mapInArrow(dawdling(route.attempts), "value binary")
+    copied: Any = records.mapInArrow(copy_with_pauses(route.attempts), "value binary")
     writer = copied.writeStream.format("headrace").options(**servers, topic=route.target)
     query = writer.option("checkpointLocation", route.checkpoint).trigger(availableNow=True).start()
-    assert query.awaitTermination(END_S_MAX), f"it does not end within {END_S_MAX:.0f} s"
-    tell("done", batches=len(query.recentProgress))
+    assert query.awaitTermination(END_S_MAX), f"the query did not end within {END_S_MAX:.0f} s"
+    report_event("done", batches=len(query.recentProgress))
     spark.stop()
 
 

@@ -11,7 +11,7 @@ import psutil
 
 from headrace.pipelines.java import cache_folder, find_java, home_for_spark
 from headrace.testing.processes import LOOPBACK, free_port
-from tools.prove.spark.sessions import TURN_S, Session
+from tools.prove.spark.sessions import POLL_S, Session
 
 START_S_MAX = 120.0
 WORKER_MEMORY = "1536m"
@@ -26,6 +26,8 @@ def environment() -> dict[str, str]:
 
 
 class Daemon:
+    """A master or worker process of Spark."""
+
     def __init__(self, name: str, folder: Path, main_class: str, *arguments: str, host: str = LOOPBACK) -> None:
         import pyspark
 
@@ -41,12 +43,15 @@ class Daemon:
         with self._log.open("wb") as log:
             self._session = Session(command, log, {**environment(), **given})
 
-    def wait_for(self, words: str) -> None:
+    def wait_for(self, text: str) -> None:
+        """Wait until the log contains the text."""
         deadline = time.monotonic() + START_S_MAX
-        while words not in (said := self._log.read_text(errors="replace")):
-            assert self._session.ended is None, f"{self.name} has ended: {said[-LOG_SHOWN_CHARACTERS:]}"
-            assert time.monotonic() < deadline, f"{self.name} is not there: {said[-LOG_SHOWN_CHARACTERS:]}"
-            time.sleep(TURN_S)
+        while text not in (log := self._log.read_text(errors="replace")):
+            assert self._session.ended is None, f"{self.name} has exited: {log[-LOG_SHOWN_CHARACTERS:]}"
+            assert time.monotonic() < deadline, (
+                f"{self.name} did not log {text!r} within {START_S_MAX:.0f} s: {log[-LOG_SHOWN_CHARACTERS:]}"
+            )
+            time.sleep(POLL_S)
 
     @property
     def has_executor(self) -> bool:
@@ -65,14 +70,16 @@ def _runs(process: psutil.Process, name: str) -> bool:
 
 
 class Standalone:
+    """A cluster of a master and workers on this machine."""
+
     def __init__(self, folder: Path, workers: int, *, on_one_host: bool = True) -> None:
         """Start the cluster. With `on_one_host=False`, each worker has another address, like another machine."""
         self._folder = folder
         self._on_one_host = on_one_host
         self._port = free_port()
         self.workers: list[Daemon] = []
-        place = ("--port", str(self._port), "--webui-port", str(free_port()))
-        self._daemons = [Daemon("master", folder, "org.apache.spark.deploy.master.Master", *place)]
+        ports = ("--port", str(self._port), "--webui-port", str(free_port()))
+        self._daemons = [Daemon("master", folder, "org.apache.spark.deploy.master.Master", *ports)]
         try:
             self._daemons[0].wait_for("I have been elected leader")
             for _ in range(workers):
@@ -88,20 +95,20 @@ class Standalone:
     def add_worker(self) -> Daemon:
         name = f"worker-{len(self.workers) + 1}"
         size = ("--cores", "1", "--memory", WORKER_MEMORY, "--webui-port", str(free_port()))
-        place = ("--work-dir", str(self._folder / name))
+        folder = ("--work-dir", str(self._folder / name))
         host = LOOPBACK if self._on_one_host else f"127.0.0.{2 + len(self.workers)}"
         main_class = "org.apache.spark.deploy.worker.Worker"
-        worker = Daemon(name, self._folder, main_class, *size, *place, self.url, host=host)
+        worker = Daemon(name, self._folder, main_class, *size, *folder, self.url, host=host)
         self.workers.append(worker)
         self._daemons.append(worker)
         worker.wait_for("Successfully registered with master")
         return worker
 
-    def until(self, done: Callable[[], bool], turn: Callable[[], None], what: str) -> None:
+    def wait_until(self, done: Callable[[], bool], poll: Callable[[], None], what: str) -> None:
         deadline = time.monotonic() + START_S_MAX
         while not done():
             assert time.monotonic() < deadline, f"not within {START_S_MAX:.0f} s: {what}"
-            turn()
+            poll()
 
     def close(self) -> None:
         for daemon in reversed(self._daemons):

@@ -14,7 +14,7 @@ STEP_MS = 10  # between the timestamps of records
 TRANSACTIONS, TRANSACTION_RECORDS = 10, 8
 OPEN_MS_MAX = 900_000
 
-Made = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]  # key, value, headers, timestamp
+NewRecord = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]  # key, value, headers, timestamp
 
 
 def create(bootstrap: str, topics: dict[str, int], replicas: int = 1, **configs: str) -> None:
@@ -23,11 +23,11 @@ def create(bootstrap: str, topics: dict[str, int], replicas: int = 1, **configs:
     config = {name.replace("_", "."): value for name, value in configs.items()}
     new = [NewTopic(topic, partitions, replicas, config=config) for topic, partitions in topics.items()]
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    for made in admin.create_topics(new, operation_timeout=WAIT_S_MAX).values():
-        made.result(WAIT_S_MAX)
+    for future in admin.create_topics(new, operation_timeout=WAIT_S_MAX).values():
+        future.result(WAIT_S_MAX)
 
 
-def records(topic: str, numbers: Iterable[int], base_ms: int) -> Iterator[Made]:
+def records(topic: str, numbers: Iterable[int], base_ms: int) -> Iterator[NewRecord]:
     for number in numbers:
         key = None if number % 5 == 4 else f"key {number % 37}".encode()
         value = None if number % 7 == 6 else b"" if number % 11 == 10 else f"{topic} {number} ".encode() * (number % 13)
@@ -36,18 +36,18 @@ def records(topic: str, numbers: Iterable[int], base_ms: int) -> Iterator[Made]:
         yield key, value, headers, base_ms + STEP_MS * (number - 20 * (number % 17 == 0))
 
 
-def write(bootstrap: str, topic: str, made: Iterable[Made], partitions: int, **settings: Any) -> None:
+def write(bootstrap: str, topic: str, new_records: Iterable[NewRecord], partitions: int, **settings: Any) -> None:
     """Write to the first `partitions` in turn, so that offsets are the same on all brokers."""
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, "enable.idempotence": True, **settings})
-    _send(producer, topic, made, partitions)
+    _send(producer, topic, new_records, partitions)
     assert producer.flush(WAIT_S_MAX) == 0, f"{topic} could not be written"
 
 
-def _send(producer: Any, topic: str, made: Iterable[Made], partitions: int) -> None:
-    for place, (key, value, headers, timestamp) in enumerate(made):
-        producer.produce(topic, value, key, partition=place % partitions, headers=headers or None, timestamp=timestamp)
+def _send(producer: Any, topic: str, new_records: Iterable[NewRecord], partitions: int) -> None:
+    for index, (key, value, headers, timestamp) in enumerate(new_records):
+        producer.produce(topic, value, key, partition=index % partitions, headers=headers or None, timestamp=timestamp)
 
 
 def write_transactions(bootstrap: str, topic: str, partitions: int, base_ms: int) -> Any:
@@ -91,8 +91,8 @@ def fill(bootstrap: str, base_ms: int) -> Any:
     write(bootstrap, PLAIN, records(PLAIN, range(RECORDS), base_ms), 2)
     for codec in CODECS:
         topic = f"codec-{codec}"
-        made = records(topic, range(CODEC_RECORDS), base_ms)
-        write(bootstrap, topic, made, 2, **{"compression.type": codec, "linger.ms": 50})
+        new_records = records(topic, range(CODEC_RECORDS), base_ms)
+        write(bootstrap, topic, new_records, 2, **{"compression.type": codec, "linger.ms": 50})
     write(bootstrap, APPENDED, records(APPENDED, range(APPENDED_RECORDS), base_ms), 1)
     write(bootstrap, TRIMMED, records(TRIMMED, range(TRIMMED_RECORDS), base_ms), 1)
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})

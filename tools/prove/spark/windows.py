@@ -1,6 +1,6 @@
 """A program that counts and sums by key and time window, from topic to topic exactly once; and the same as one batch.
 
-It resumes from its checkpoint, restarts its query whenever that fails, and exits after an order to finish.
+It resumes from its checkpoint, restarts its query whenever that fails, and exits after the command to finish.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.pipelines.session import make_session
-from tools.prove.spark.programs import JAVA_OPTIONS, tell
+from tools.prove.spark.programs import JAVA_OPTIONS, report_event
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,8 +23,8 @@ WINDOW_MS = 2000
 LATE_MS_MAX = 30_000
 LAST_KEY, LAST_NUMBER = "last", -1  # key and number of records that only advance time; their window stays open
 TASKS = 2
-AGAIN_S = 0.3
-TURN_S = 0.05
+RETRY_S = 0.3
+POLL_S = 0.05
 FINISH = "finish"
 CONF = {
     "spark.driver.extraJavaOptions": JAVA_OPTIONS,
@@ -39,6 +39,8 @@ CONF = {
 
 @dataclass(frozen=True)
 class Route:
+    """Arguments of the program."""
+
     master: str
     bootstrap: str
     source: str
@@ -57,29 +59,32 @@ def result(start_ms: int, key: str, count: int, total: int) -> str:
 
 
 class Windows:
+    """The query, restarted until a command arrives."""
+
     def __init__(self, spark: SparkSession, route: Route) -> None:
         self._spark = spark
         self._route = route
-        self._orders: list[str] = []
+        self._commands: list[str] = []
         self._last_batch: tuple[str, int] | None = None
 
-    def play(self) -> None:
-        threading.Thread(target=self._take_orders, daemon=True).start()
-        while not self._orders:
+    def run(self) -> None:
+        """Run the query until a command arrives, then the batch if the command is to finish."""
+        threading.Thread(target=self._read_commands, daemon=True).start()
+        while not self._commands:
             try:
                 self._stream()
-            except Exception as error:  # any failure: the next start has to recover from it
-                tell("failed", text=str(error)[:2000])
-                time.sleep(AGAIN_S)
-        if FINISH in self._orders:
+            except Exception as error:  # the next start has to recover from any failure
+                report_event("failed", text=str(error)[:2000])
+                time.sleep(RETRY_S)
+        if FINISH in self._commands:
             rows = [row.value for row in self._windows(self._loaded(self._spark.read)).collect()]
             Path(self._route.batch_file).write_text(json.dumps(rows))
-            tell("finished", rows=len(rows))
+            report_event("finished", rows=len(rows))
 
-    def _take_orders(self) -> None:
+    def _read_commands(self) -> None:
         for line in sys.stdin:
-            self._orders.append(line.strip())
-        self._orders.append("end")
+            self._commands.append(line.strip())
+        self._commands.append("exit")
 
     def _stream(self) -> None:
         frame = self._loaded(self._spark.readStream, maxOffsetsPerTrigger=str(self._route.rows_max))
@@ -91,9 +96,9 @@ class Windows:
             .start()
         )
         try:
-            while not query.awaitTermination(TURN_S):  # type: ignore[arg-type]  # Spark takes fractions of a second
-                self._tell_progress(query)
-                if self._orders:
+            while not query.awaitTermination(POLL_S):  # type: ignore[arg-type]  # Spark takes fractions of a second
+                self._report_progress(query)
+                if self._commands:
                     return
         finally:
             query.stop()
@@ -119,13 +124,13 @@ class Windows:
             .selectExpr("key", "concat_ws(' ', unix_millis(window.start), key, count, total) value")
         )
 
-    def _tell_progress(self, query: Any) -> None:
+    def _report_progress(self, query: Any) -> None:
         progress = query.lastProgress
         if progress is None or self._last_batch == (progress.runId, progress.batchId) or not progress.sources:
             return
         self._last_batch = progress.runId, progress.batchId
         end = json.loads(progress.sources[0].endOffset or "{}")
-        tell(
+        report_event(
             "batch",
             batch=progress.batchId,
             position=sum(end.get(self._route.source, {}).values()),
@@ -137,10 +142,10 @@ def main(text: str) -> None:
     route = Route(**json.loads(text))
     spark = make_session("windows", master=route.master, conf=CONF)
     spark.sparkContext.setLogLevel("ERROR")
-    tell("ready")
-    Windows(spark, route).play()
+    report_event("ready")
+    Windows(spark, route).run()
     spark.stop()
-    tell("ended")
+    report_event("ended")
 
 
 if __name__ == "__main__":

@@ -14,15 +14,15 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
-/** What copier.py is for Python's clients. Arguments: ID BOOTSTRAP SOURCE TARGET GROUP SEED ABORT_CHANCE BATCH_MAX. */
+/** Does with Java's client what copier.py does with Python's. Arguments: ID BOOTSTRAP SOURCE TARGET GROUP SEED ABORT_PROBABILITY BATCH_MAX. */
 public class Copier {
     private static final Duration POLL = Duration.ofMillis(200);
-    private static volatile boolean over = false;
+    private static volatile boolean stopped = false;
 
     public static void main(String[] arguments) {
         Thread copying = Thread.currentThread();
         Runtime.getRuntime().addShutdownHook(new Thread(() -> {
-            over = true;
+            stopped = true;
             try {
                 copying.join();
             } catch (InterruptedException ignored) {
@@ -33,23 +33,23 @@ public class Copier {
             copy(arguments);
         } catch (Exception error) {
             System.err.println(error);
-            Runtime.getRuntime().halt(1); // at once: no client's last efforts
+            Runtime.getRuntime().halt(1); // immediately, without the clean-up of the client
         }
     }
 
     private static void copy(String[] arguments) {
         String source = arguments[2];
         String target = arguments[3];
-        Random chance = new Random(Long.parseLong(arguments[5]));
-        double abortChance = Double.parseDouble(arguments[6]);
+        Random random = new Random(Long.parseLong(arguments[5]));
+        double abortProbability = Double.parseDouble(arguments[6]);
         try (KafkaProducer<String, String> producer = producer(arguments[0], arguments[1])) {
             producer.initTransactions();
             try (KafkaConsumer<String, String> consumer = consumer(arguments[1], arguments[4], arguments[7])) {
                 consumer.subscribe(List.of(source));
-                while (!over) {
+                while (!stopped) {
                     ConsumerRecords<String, String> records = consumer.poll(POLL);
                     if (!records.isEmpty()) {
-                        transaction(producer, consumer, records, target, chance, abortChance);
+                        transaction(producer, consumer, records, target, random, abortProbability);
                     }
                 }
             }
@@ -61,8 +61,8 @@ public class Copier {
             KafkaConsumer<String, String> consumer,
             ConsumerRecords<String, String> records,
             String target,
-            Random chance,
-            double abortChance) {
+            Random random,
+            double abortProbability) {
         Map<TopicPartition, Long> first = new HashMap<>();
         Map<TopicPartition, OffsetAndMetadata> after = new HashMap<>();
         producer.beginTransaction();
@@ -72,11 +72,11 @@ public class Copier {
             after.put(place, new OffsetAndMetadata(record.offset() + 1));
             producer.send(new ProducerRecord<>(target, record.partition(), null, "copy of " + record.value()));
         }
-        boolean aborts = chance.nextDouble() < abortChance;
-        if (aborts && chance.nextBoolean()) {
-            producer.flush(); // aborted records in the log, and not only in the client
+        boolean aborts = random.nextDouble() < abortProbability;
+        if (aborts && random.nextBoolean()) {
+            producer.flush(); // puts aborted records into the log rather than only into the client
         }
-        if (!aborts || chance.nextBoolean()) {
+        if (!aborts || random.nextBoolean()) {
             producer.sendOffsetsToTransaction(after, consumer.groupMetadata());
         }
         if (aborts) {

@@ -2,6 +2,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Properties;
 import java.util.concurrent.Callable;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
@@ -9,7 +10,7 @@ import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.serialization.StringSerializer;
 
-/** What racer.py is for confluent-kafka. Arguments: BOOTSTRAP TOPIC PRODUCERS ROUNDS. */
+/** Does with Java's client what racer.py does with confluent-kafka. Arguments: BOOTSTRAP TOPIC PRODUCERS ROUNDS. */
 public class Racer {
     public static void main(String[] arguments) throws Exception {
         int producers = Integer.parseInt(arguments[2]);
@@ -25,12 +26,12 @@ public class Racer {
             running.add(pool.submit(loop));
         }
         int failed = 0;
-        for (Future<Void> one : running) {
+        for (int number = 0; number < producers; number++) {
             try {
-                one.get();
-            } catch (Exception error) {
+                running.get(number).get();
+            } catch (ExecutionException error) {
                 failed++;
-                System.err.println(error.getCause());
+                System.out.println("java-" + number + ": " + error.getCause());
             }
         }
         System.exit(failed == 0 ? 0 : 1);

@@ -1,1 +1,1 @@
-"""Transactions of real clients that are killed and paused, on a node that is killed and paused too."""
+"""Transactions of real clients: under kills and pauses of clients and node, and one right after another."""

@@ -1,10 +1,10 @@
-"""Copies exactly once until SIGTERM.
+"""A program that copies a topic exactly once until SIGTERM.
 
 `python -m tools.prove.transactions.copier CLIENT ID BOOTSTRAP SOURCE TARGET GROUP SEED`
 
 Each batch and its offsets are written in one transaction; some are aborted at random and repeated. A line of JSON is
-printed for each. With exit code 1 the client gave up, as a fenced one must; another may take its place. `Copier.java`
-does the same for Java.
+printed for each. Exit code 1 means that the client failed, as a fenced one must; another may replace it. `Copier.java`
+does the same with Java's client.
 """
 
 from __future__ import annotations
@@ -28,27 +28,28 @@ TRANSACTION_TIMEOUT_MS = 10_000
 COPY = "copy of "
 
 
-def say(name: str, records: int) -> None:
+def report_event(name: str, records: int) -> None:
+    """Print the end of a transaction as a line of JSON."""
     os.write(1, (json.dumps({"name": name, "records": records}) + "\n").encode())  # unbuffered and in one write
 
 
-class Signal:
+class StopSignal:
     """Records whether SIGTERM was received."""
 
     def __init__(self) -> None:
-        self.came = False
-        signal.signal(signal.SIGTERM, self._come)
+        self.is_received = False
+        signal.signal(signal.SIGTERM, self._receive)
 
-    def _come(self, *_: object) -> None:
-        self.came = True
+    def _receive(self, *_: object) -> None:
+        self.is_received = True
 
 
 def confluent(identity: str, bootstrap: str, source: str, target: str, group: str, random: Random) -> None:
     from confluent_kafka import Consumer, Producer
 
-    over = Signal()
-    of_transactions = {"transactional.id": identity, "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}
-    producer = Producer({"bootstrap.servers": bootstrap, **of_transactions, **RECONNECT})
+    stop = StopSignal()
+    transactional = {"transactional.id": identity, "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}
+    producer = Producer({"bootstrap.servers": bootstrap, **transactional, **RECONNECT})
     producer.init_transactions(CALL_S_MAX)
     consumer = Consumer(
         {
@@ -70,11 +71,11 @@ def confluent(identity: str, bootstrap: str, source: str, target: str, group: st
         member[:] = [consumer.consumer_group_metadata()]
 
     consumer.subscribe([source], on_assign=assigned)
-    while not over.came:
+    while not stop.is_received:
         messages = [one for one in consumer.consume(BATCH_MAX, POLL_S) if one.error() is None]
         if messages:
             committed = _confluent_transaction(producer, consumer, messages, target, member[0], random)
-            say("committed" if committed else "aborted", len(messages))
+            report_event("committed" if committed else "aborted", len(messages))
     consumer.close()
 
 
@@ -114,7 +115,7 @@ def aiokafka(identity: str, bootstrap: str, source: str, target: str, group: str
 async def _aiokafka(identity: str, bootstrap: str, source: str, target: str, group: str, random: Random) -> None:
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-    over = Signal()
+    stop = StopSignal()
     producer = AIOKafkaProducer(
         bootstrap_servers=bootstrap, transactional_id=identity, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS
     )
@@ -131,7 +132,7 @@ async def _aiokafka(identity: str, bootstrap: str, source: str, target: str, gro
     # background. So it assigns itself all of them, and only its transactional id fences others.
     indexes = await producer.partitions_for(source)
     consumer.assign([TopicPartition(source, index) for index in indexes])
-    while not over.came:
+    while not stop.is_received:
         batches = await consumer.getmany(timeout_ms=int(POLL_S * 1000), max_records=BATCH_MAX)
         if not batches:
             continue
@@ -154,7 +155,7 @@ async def _aiokafka(identity: str, bootstrap: str, source: str, target: str, gro
         else:
             await producer.commit_transaction()
         await asyncio.gather(*sent, return_exceptions=True)
-        say("aborted" if aborts else "committed", len(sent))
+        report_event("aborted" if aborts else "committed", len(sent))
     await consumer.stop()
     await producer.stop()
 
@@ -167,4 +168,4 @@ if __name__ == "__main__":
         CLIENTS[sys.argv[1]](*sys.argv[2:7], Random(sys.argv[7]))  # type: ignore[arg-type, call-arg]
     except Exception as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        os._exit(1)  # at once, without the client's clean-up
+        os._exit(1)  # immediately, without the clean-up of the client

@@ -1,4 +1,4 @@
-"""Copiers that are killed, paused and replaced, on a node that is killed: the copy has every record once, in order."""
+"""Copiers that are killed, paused and replaced, on a node that is killed; the copy must have every record once."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from tools.prove.transactions.copier import ABORT_PROBABILITY, BATCH_MAX, COPY
 from tools.prove.transactions.reading import COMMITTED, UNCOMMITTED, create_topics, ends, read_all, undecided
 
 PARTITIONS = 4
-RECORDS_A_KILL = 100
+RECORDS_PER_KILL = 100
 NODE_KILL_PROBABILITY = 0.2
 ZOMBIE_PROBABILITY = 0.25  # share of kills before which a paused copier is replaced and then resumed
 ZOMBIE_S = (0.5, 3.0)
 BLIND_PROBABILITY = 0.3  # share of kills that do not wait for a commit and so hit a copier that has hardly started
 BLIND_S_MAX = 2.0
-HEARD_S_MAX = 60.0
+COMMITTED_S_MAX = 60.0
 AFTER_COMMIT_S_MAX = 0.3
 CAUGHT_UP_S_MAX = 120.0
 ENDED_S_MAX = 60.0
 COMPILE_S_MAX = 120.0
-TURN_S = 0.02
+POLL_S = 0.02
 SOURCE_JAVA = Path(__file__).with_name("Copier.java")
 JAVA = "Java"
 # How many copiers share the partitions. aiokafka's cannot, because it does not send the generation of its offsets.
@@ -74,6 +74,8 @@ class Route:
 
 
 class CopierProcess:
+    """A process that runs `copier` or `Copier.java`, and its number of transactions."""
+
     def __init__(self, client: str, identity: str, route: Route, seed: int, classes: Path | None) -> None:
         self.identity = identity
         self.committed = self.aborted = 0
@@ -90,10 +92,11 @@ class CopierProcess:
         os.set_blocking(self._stream.fileno(), False)
 
     @property
-    def is_there(self) -> bool:
+    def is_running(self) -> bool:
         return self._process.poll() is None
 
-    def listen(self) -> None:
+    def read_events(self) -> None:
+        """Count the transactions that the copier has reported by now."""
         while True:
             try:
                 more = os.read(self._stream.fileno(), 1 << 16)
@@ -115,9 +118,10 @@ class CopierProcess:
     def kill(self) -> None:
         self._process.kill()
         self._process.wait(ENDED_S_MAX)
-        self.listen()
+        self.read_events()
 
-    def end(self) -> None:
+    def stop(self) -> None:
+        """Send SIGTERM and wait for the copier to exit."""
         self._process.terminate()
         try:
             self._process.wait(ENDED_S_MAX)
@@ -144,85 +148,90 @@ class Copying:
         self._sources = [(self._route.source, index) for index in range(PARTITIONS)]
         self._targets = [(self._route.target, index) for index in range(PARTITIONS)]
         self._copiers: list[CopierProcess] = []
-        self._gone: list[CopierProcess] = []
-        self.fed = self.kills = self.node_kills = self.zombies = self.gave_up = 0
+        self._replaced: list[CopierProcess] = []
+        self.fed = self.kills = self.node_kills = self.zombies = self.failed = 0
         self._producer = Producer({"bootstrap.servers": node.bootstrap, "enable.idempotence": True, "log_level": 0})
 
     @property
     def committed(self) -> int:
-        return sum(one.committed for one in (*self._copiers, *self._gone))
+        return sum(one.committed for one in (*self._copiers, *self._replaced))
 
     @property
     def aborted(self) -> int:
-        return sum(one.aborted for one in (*self._copiers, *self._gone))
+        return sum(one.aborted for one in (*self._copiers, *self._replaced))
 
-    def play(self, kills: int, say: Callable[[str], None] = lambda text: None) -> str:
+    def run(self, kills: int, print_progress: Callable[[str], None] = lambda text: None) -> str:
         """Run the copiers under kills and return a summary.
 
         Raise AssertionError unless each record is there once, in order.
         """
         create_topics(self._node.bootstrap, (self._route.source, self._route.target), PARTITIONS)
-        self._copiers = [self._hired(f"{self._client}-{number}") for number in range(COPIERS[self._client])]
+        self._copiers = [self._start_copier(f"{self._client}-{number}") for number in range(COPIERS[self._client])]
         try:
             while self.kills < kills:
-                self._feed()
-                self._strike()
+                self._feed_source()
+                self._kill_one()
                 if self.kills % 10 == 0:
-                    say(f"{self._client}: {self.kills} kills, {self.committed} committed, {self.aborted} aborted")
+                    print_progress(
+                        f"{self._client}: {self.kills} kills, {self.committed} committed, {self.aborted} aborted"
+                    )
             self._finish()
         finally:
-            for one in (*self._copiers, *self._gone):
+            for one in (*self._copiers, *self._replaced):
                 one.close()
             self._producer.purge()
-        return self._verdict()
+        return self._check_copy()
 
-    def _feed(self) -> None:
-        for _ in range(RECORDS_A_KILL):
+    def _feed_source(self) -> None:
+        for _ in range(RECORDS_PER_KILL):
             partition = self._random.randrange(PARTITIONS)
             self._producer.produce(self._route.source, f"{self.fed}", partition=partition)
             self.fed += 1
 
-    def _strike(self) -> None:
-        place = self._random.randrange(len(self._copiers))
+    def _kill_one(self) -> None:
+        """Kill one copier, often after a commit, sometimes after a pause and together with the node."""
+        index = self._random.randrange(len(self._copiers))
         before = self.committed
         if self._random.random() < BLIND_PROBABILITY:
             self._wait(self._random.uniform(0, BLIND_S_MAX))
         else:
-            self._until(lambda: self.committed > before, HEARD_S_MAX, "no copier has committed anything")
+            self._wait_until(lambda: self.committed > before, COMMITTED_S_MAX, "no copier has committed a transaction")
             self._wait(self._random.uniform(0, AFTER_COMMIT_S_MAX))
         if self._random.random() < ZOMBIE_PROBABILITY:
-            self._sleep_and_wake(place)
+            self._pause_and_replace(index)
         if self._random.random() < NODE_KILL_PROBABILITY:
             self._node.kill()
             self.node_kills += 1
             self._wait(self._random.uniform(0, 0.5))
             self._node.start()
-        self._copiers[place].kill()
+        self._copiers[index].kill()
         self.kills += 1
-        self._replace(place)
+        self._replace(index)
 
-    def _sleep_and_wake(self, place: int) -> None:
+    def _pause_and_replace(self, index: int) -> None:
         """Pause a copier, replace it and resume it; it must not be able to commit any more."""
-        sleeper = self._copiers[place]
-        sleeper.pause()
-        self._replace(place)
+        paused = self._copiers[index]
+        paused.pause()
+        self._replace(index)
         self._wait(self._random.uniform(*ZOMBIE_S))
-        sleeper.resume()
+        paused.resume()
         self.zombies += 1
         self._wait(self._random.uniform(0, BLIND_S_MAX))
 
     def _finish(self) -> None:
         assert self._producer.flush(CAUGHT_UP_S_MAX) == 0, "the source could not be written"
         sources = ends(self._node.bootstrap, self._sources, UNCOMMITTED)
-        self._until(lambda: self._positions() == sources, CAUGHT_UP_S_MAX, "the copiers do not come to the end")
-        for one in self._gone:
-            one.kill()  # some still wait for a response, but none may do anything any more
+        self._wait_until(
+            lambda: self._positions() == sources, CAUGHT_UP_S_MAX, "the copiers have not reached the end of the source"
+        )
+        for one in self._replaced:
+            one.kill()  # some still wait for a response, but none of them can commit any more
         for one in self._copiers:
-            one.end()
-        self._until(
+            one.stop()
+        self._wait_until(
             lambda: not undecided(self._node.bootstrap, self._targets),
             ENDED_S_MAX,
-            "a transaction has no end",
+            "a transaction has not ended",
             replace=False,
         )
 
@@ -236,46 +245,47 @@ class Copying:
         finally:
             consumer.close()
 
-    def _verdict(self) -> str:
+    def _check_copy(self) -> str:
+        """Compare the copy with the source and return a summary."""
         bootstrap = self._node.bootstrap
         sources = read_all(bootstrap, self._sources, UNCOMMITTED)
         copies, raw = read_all(bootstrap, self._targets, COMMITTED), read_all(bootstrap, self._targets, UNCOMMITTED)
-        assert sum(map(len, sources.values())) == self.fed, "the source is not what was written"
+        assert sum(map(len, sources.values())) == self.fed, "the source does not have all records that were written"
         for source, target in zip(self._sources, self._targets, strict=True):
             wanted = [COPY + value for _, value in sources[source]]
             found = [value for _, value in copies[target]]
             lost, twice = len(set(wanted) - set(found)), len(found) - len(set(found))
-            assert found == wanted, f"{target}: of {len(wanted)} records {lost} are lost and {twice} are there twice"
+            assert found == wanted, f"{target}: of {len(wanted)} records {lost} are lost and {twice} are duplicated"
         hidden = sum(map(len, raw.values())) - self.fed
         return (
-            f"{self._client}: {self.kills} kills, {self.zombies} zombies, {self.gave_up} gave up, {self.node_kills} kills of the node, "
-            f"{self.aborted} aborts, {self.fed} records once each, {hidden} hidden"
+            f"{self._client}: {self.kills} kills, {self.zombies} zombies, {self.failed} failed by themselves, "
+            f"{self.node_kills} kills of the node, {self.aborted} aborts, {self.fed} records once each, {hidden} hidden"
         )
 
-    def _hired(self, identity: str) -> CopierProcess:
+    def _start_copier(self, identity: str) -> CopierProcess:
         return CopierProcess(self._client, identity, self._route, self._random.randrange(1 << 32), self._classes)
 
-    def _replace(self, place: int) -> None:
-        self._gone.append(self._copiers[place])
-        self._copiers[place] = self._hired(self._copiers[place].identity)
+    def _replace(self, index: int) -> None:
+        self._replaced.append(self._copiers[index])
+        self._copiers[index] = self._start_copier(self._copiers[index].identity)
 
     def _wait(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            self._turn()
+            self._poll()
 
-    def _until(self, done: Callable[[], bool], seconds_max: float, else_what: str, replace: bool = True) -> None:
+    def _wait_until(self, done: Callable[[], bool], seconds_max: float, failure: str, replace: bool = True) -> None:
         deadline = time.monotonic() + seconds_max
         while not done():
-            assert time.monotonic() < deadline, f"{self._client}: {else_what} within {seconds_max:.0f} s"
-            self._turn(replace)
+            assert time.monotonic() < deadline, f"{self._client}: {failure} within {seconds_max:.0f} s"
+            self._poll(replace)
 
-    def _turn(self, replace: bool = True) -> None:
-        self._producer.poll(TURN_S)
-        for one in self._gone:
-            one.listen()
-        for place, one in enumerate(self._copiers):
-            one.listen()
-            if replace and not one.is_there:  # after an unrecoverable error, such as a long absence of the node
-                self.gave_up += 1
-                self._replace(place)
+    def _poll(self, replace: bool = True) -> None:
+        self._producer.poll(POLL_S)
+        for one in self._replaced:
+            one.read_events()
+        for index, one in enumerate(self._copiers):
+            one.read_events()
+            if replace and not one.is_running:
+                self.failed += 1  # by an unrecoverable error, for example because the node was down for long
+                self._replace(index)

@@ -1,9 +1,10 @@
-"""Commits, begins, sends and aborts in a loop without a pause.
+"""A program whose producers commit, begin, send and abort in a loop without a pause.
 
 `python -m tools.prove.transactions.racer BOOTSTRAP TOPIC PRODUCERS ROUNDS`
 
-The abort follows the commit at once, before the markers of the commit are written. With exit code 1 a producer gave up,
-for example because it was fenced. `Racer.java` does the same with Java's client.
+The abort follows the commit immediately, before the markers of the commit are written. A producer that fails, for
+example because it was fenced, prints its name and the error as a line; then the exit code is 1. `Racer.java` does the
+same with Java's client.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ FLUSHED_EVERY = 4  # in the other rounds, aborted records may never have left th
 
 
 def loop(name: str, bootstrap: str, topic: str, rounds: int) -> None:
+    """Run the rounds of one producer."""
     from confluent_kafka import Producer
 
     settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "transactional.id": name, "linger.ms": 0}
@@ -51,7 +53,7 @@ def main(arguments: list[str]) -> int:
     for thread in threads:
         thread.join()
     for failure in failures:
-        print(failure, file=sys.stderr)
+        print(failure)
     return 1 if failures else 0
 
 

@@ -1,4 +1,4 @@
-"""Reads topics with new clients, with either isolation level."""
+"""Reads of whole topics with new clients, with either isolation level."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ def create_topics(bootstrap: str, topics: Sequence[str], partitions: int) -> Non
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    for made in admin.create_topics([NewTopic(topic, partitions, 1) for topic in topics]).values():
-        made.result(READ_S_MAX)
+    for future in admin.create_topics([NewTopic(topic, partitions, 1) for topic in topics]).values():
+        future.result(READ_S_MAX)
 
 
 def keep(message: Any, found: dict[Place, Records]) -> None:
+    """Add the offset and value of a message to what was found in its partition."""
     place = message.topic(), message.partition()
     found.setdefault(place, []).append((message.offset(), message.value().decode()))
 
@@ -64,7 +65,7 @@ def read_all(bootstrap: str, places: Sequence[Place], isolation: str) -> dict[Pl
         deadline = time.monotonic() + READ_S_MAX
         left = set(places)
         while left:
-            assert time.monotonic() < deadline, f"not all could be read in {READ_S_MAX} s"
+            assert time.monotonic() < deadline, f"not all records could be read within {READ_S_MAX:.0f} s"
             for message in consumer.consume(1000, 0.2):
                 error = message.error()
                 if error is None:
@@ -72,7 +73,7 @@ def read_all(bootstrap: str, places: Sequence[Place], isolation: str) -> dict[Pl
                 elif error.code() == KafkaError._PARTITION_EOF:
                     left.discard((message.topic(), message.partition()))
                 else:
-                    raise AssertionError(f"the last read failed: {message.error()}")
+                    raise AssertionError(f"the read failed: {error}")
     finally:
         consumer.close()
     return final

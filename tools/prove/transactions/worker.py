@@ -1,9 +1,9 @@
-"""Runs transactions until SIGTERM.
+"""A program that runs transactions until SIGTERM.
 
 `python -m tools.prove.transactions.worker NAME TRANSACTIONAL_ID BOOTSTRAP SEED`
 
-It prints a line of JSON before and after every operation, so that it is known what a killed worker had started. Exit
-code 1 means that it was fenced.
+It prints a line of JSON before and after every operation, which shows what a killed worker had started. Exit code 1
+means that it was fenced.
 """
 
 from __future__ import annotations
@@ -37,31 +37,34 @@ SETTINGS = {
 }
 
 
-def say(**what: Any) -> None:
-    os.write(1, (json.dumps(what) + "\n").encode())  # unbuffered and in one write
+def report_event(**fields: Any) -> None:
+    """Print an event as a line of JSON."""
+    os.write(1, (json.dumps(fields) + "\n").encode())  # unbuffered and in one write
 
 
 class Worker:
+    """A producer that commits and aborts transactions of random size."""
+
     def __init__(self, name: str, transactional_id: str, bootstrap: str, seed: str) -> None:
         from confluent_kafka import Producer
 
         self._name = name
         self._random = Random(seed)
         self._sent = 0
-        self._over = False
+        self._is_stopped = False
         self._producer = Producer(
             {"bootstrap.servers": bootstrap, "transactional.id": transactional_id, **SETTINGS},
         )
 
-    def end(self, *_: object) -> None:
-        self._over = True
+    def stop(self, *_: object) -> None:
+        self._is_stopped = True
 
     def run(self) -> None:
         from confluent_kafka import KafkaException
 
         self._repeat(self._producer.init_transactions)
         number = 0
-        while not self._over:
+        while not self._is_stopped:
             number += 1
             name = f"{self._name}/{number}"
             self._producer.begin_transaction()
@@ -81,21 +84,21 @@ class Worker:
             value = f"{self._name}-{self._sent}"
             self._sent += 1
             topic, partition = self._random.choice(TOPICS), self._random.randrange(PARTITIONS)
-            say(do="send", transaction=transaction, topic=topic, partition=partition, value=value)
+            report_event(do="send", transaction=transaction, topic=topic, partition=partition, value=value)
             self._producer.produce(topic, value, partition=partition, on_delivery=_delivered)
         if self._random.random() < FLUSH_PROBABILITY:
             self._producer.flush(CALL_S_MAX)
             time.sleep(self._random.uniform(0, FLUSHED_S_MAX))
 
     def _finish(self, transaction: str, operation: str) -> None:
-        say(do=operation, transaction=transaction)
+        report_event(do=operation, transaction=transaction)
         call = self._producer.commit_transaction if operation == "commit" else self._producer.abort_transaction
         try:
             self._repeat(call)
         except Exception as error:
-            say(did=operation, transaction=transaction, error=str(error))
+            report_event(did=operation, transaction=transaction, error=str(error))
             raise
-        say(did=operation, transaction=transaction, error=None)
+        report_event(did=operation, transaction=transaction, error=None)
 
     def _repeat(self, call: Any) -> None:
         """Repeat the call for as long as the client reports a retriable error."""
@@ -114,16 +117,16 @@ def _delivered(error: Any, message: Any) -> None:
     value = message.value().decode()
     offset = message.offset()
     if error is None:
-        say(did="send", value=value, error=None, offset=offset if offset is not None and offset >= 0 else None)
+        report_event(did="send", value=value, error=None, offset=offset if offset is not None and offset >= 0 else None)
     else:
-        say(did="send", value=value, error=str(error))
+        report_event(did="send", value=value, error=str(error))
 
 
 def main(arguments: list[str]) -> int:
     from confluent_kafka import KafkaException
 
     worker = Worker(*arguments)
-    signal.signal(signal.SIGTERM, worker.end)
+    signal.signal(signal.SIGTERM, worker.stop)
     try:
         worker.run()
     except KafkaException as error:

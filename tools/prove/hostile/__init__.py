@@ -1,0 +1,1 @@
+"""Clients that send garbage, exhaust memory or put line breaks into names."""

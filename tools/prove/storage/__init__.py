@@ -1,0 +1,1 @@
+"""Data directories: kill -9, compaction, retention, dump-log, and Headrace and Kafka taking turns."""
