@@ -1,4 +1,4 @@
-"""A line of the benchmark: what is done to a contestant, and the resulting figures with their goals."""
+"""A line of the benchmark: one workload, measured on several systems, and its figures with their goals."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from bench.contestants import Contestant
-from bench.load import Span
-from bench.native import WORK
+from bench.load.generator import Span
+from bench.paths import WORK
+from bench.systems.servers import System
 
-KIB = 1024
-IN_FLIGHT = 5  # max.in.flight.requests.per.connection of Kafka's producer
 RECORDS_PER_EVENT = 25  # for each shop event, other lines read this many records of 100 B
-WARM_SHARE = 0.15  # warm-up time before a round, as a share of its time
+WARM_SHARE = 0.15  # duration of the warm-up before a round, as a share of the round
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of a line. Goals are ratios to the other side; `goal_absolute` applies to the number itself."""
+    """One number of a line. Goals are ratios to the baseline; `goal_absolute` applies to the number itself."""
 
     key: str
     title: str
@@ -32,6 +30,8 @@ class Figure:
 
 @dataclass(frozen=True)
 class Options:
+    """The size of the workloads."""
+
     seconds: float = 3.0
     work: Path = WORK
     bytes_max: int = 0  # maximum bytes written per round; 0 means unlimited
@@ -54,7 +54,7 @@ class Options:
     shop_rate: int = 1000  # events per second that arrive while queries run
     shop_seconds: float = 40.0  # how long events arrive
     shop_warm_seconds: float = 10.0  # part of shop_seconds that does not count
-    main_job_seconds: float = 60.0  # delay between the first result and the memory measurement
+    demo_seconds: float = 60.0  # delay between the demo's first result and its memory measurement
 
     @property
     def shop_events(self) -> int:
@@ -67,7 +67,9 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
+    """The figures of one round, and further values that only the JSON file contains."""
+
     figures: dict[str, float]
     detail: Mapping[str, object] = field(default_factory=dict)
 
@@ -81,14 +83,14 @@ class Line(Protocol):
     def figures(self) -> tuple[Figure, ...]: ...
     @property
     def against(self) -> tuple[str, ...]:
-        """Return the names of the other contestants, besides Headrace."""
+        """Return the names of the systems that Headrace is compared with."""
 
     @property
     def alone(self) -> bool:
-        """Whether no other server may run meanwhile, not even idle; the line then starts its own."""
+        """Whether no other server may run at the same time, not even idle; the line then starts its own."""
 
     @property
     def warm_rounds(self) -> int:
         """Number of initial rounds that do not count."""
 
-    def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured: ...
+    def measure(self, system: System, topic: str, options: Options) -> Measurement: ...

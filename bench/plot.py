@@ -22,11 +22,11 @@ def draw(rows: Sequence[Row], path: Path) -> None:
 
     shown = [(row, row.ratio) for row in rows if row.ratio is not None][::-1]
     figure, axes = pyplot.subplots(figsize=(11, 1.6 + ROW_INCHES * len(shown)))
-    for place, (row, ratio) in enumerate(shown):
-        axes.barh(place, ratio - 1, left=1, color=COLOURS[row.met], height=0.7)
+    for position, (row, ratio) in enumerate(shown):
+        axes.barh(position, ratio - 1, left=1, color=COLOURS[row.met], height=0.7)
         if row.goal is not None:
-            axes.plot([row.goal, row.goal], [place - 0.45, place + 0.45], color="black", linewidth=2)
-        axes.annotate(f"{ratio:.2f}", (ratio, place), xytext=(4 if ratio >= 1 else -4, 0), textcoords="offset points",
+            axes.plot([row.goal, row.goal], [position - 0.45, position + 0.45], color="black", linewidth=2)
+        axes.annotate(f"{ratio:.2f}", (ratio, position), xytext=(4 if ratio >= 1 else -4, 0), textcoords="offset points",
                       va="center", ha="left" if ratio >= 1 else "right", fontsize=8,
                       bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5})  # fmt: skip
     axes.set_xscale("log")

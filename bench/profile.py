@@ -19,17 +19,18 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from bench.certificate import make_certificate
-from bench.contestants import HEADRACE, TlsDoor
-from bench.fetch import Fetch
+from bench.broker.fetch import Fetch
+from bench.broker.produce import Produce
 from bench.line import Line, Options
 from bench.lines import all_lines
-from bench.load import Outcome, Span
-from bench.native import WORK
-from bench.produce import Produce, run_through
-from bench.transaction_load import run_transactions
-from bench.transactions import Transactional
-from bench.wire import Wire, create_topic, new_producer_id, wait_until_served
+from bench.load.generator import Outcome, Span
+from bench.load.produce import run_through
+from bench.paths import WORK
+from bench.systems.certificate import make_certificate
+from bench.systems.requests import Connection, create_topic, new_producer_id, wait_until_served
+from bench.systems.servers import HEADRACE, TlsListener
+from bench.transactions.lines import Transactional
+from bench.transactions.load import run_transactions
 from headrace.base.clock import SystemClock
 from headrace.node.node import Node, Ports
 from headrace.node.settings import make_settings
@@ -47,7 +48,7 @@ PATHS = {
     "transactions": "transactions-10x8",
 }
 TOPIC = "profile"
-IDLE = "method 'poll' of 'select.epoll'"  # mostly waiting, not work
+IDLE = "method 'poll' of 'select.epoll'"  # excluded: the time is spent waiting
 ROWS = 25
 WARM_S = 0.3
 BYTES_MAX = 2 * 10**9
@@ -56,25 +57,25 @@ Place = tuple[str, int, str]  # as in pstats: file, line, function
 
 
 class InProcess:
-    """A contestant in the measuring process; its data is deleted with its directory."""
+    """A node in the measuring process; its data is deleted with its directory."""
 
     name = HEADRACE
 
-    def __init__(self, port: int, tls: TlsDoor) -> None:
+    def __init__(self, port: int, tls: TlsListener) -> None:
         self.port = port
         self.tls = tls
         self.pid = os.getpid()
 
     def new_producer_id(self) -> tuple[int, int]:
-        with Wire(self.port) as wire:
-            return new_producer_id(wire)
+        with Connection(self.port) as connection:
+            return new_producer_id(connection)
 
-    def open_topic(self, name: str, partitions: int) -> None:
-        with Wire(self.port) as wire:
-            create_topic(wire, name, partitions)
-            wait_until_served(wire, name, partitions)
+    def create_topic(self, name: str, partitions: int) -> None:
+        with Connection(self.port) as connection:
+            create_topic(connection, name, partitions)
+            wait_until_served(connection, name, partitions)
 
-    def drop_topic(self, name: str) -> None:
+    def delete_topic(self, name: str) -> None:
         """Do nothing: the topic is deleted with the directory."""
 
     def close(self) -> None:
@@ -86,16 +87,16 @@ async def profile(path: str, seconds: float, directory: Path) -> tuple[float, ps
     port = free_port()
     certificate = make_certificate(directory / "certificate")
     if certificate is None:
-        raise SystemExit("there is no openssl to make a certificate with")
-    tls = TlsDoor(free_port(), certificate)
-    given = {
+        raise SystemExit("openssl is not installed; it is needed to make a certificate")
+    tls = TlsListener(free_port(), certificate)
+    settings = {
         "listeners": f"PLAINTEXT://{LOOPBACK}:{port},{tls.address}",
         "log.dirs": str(directory / "data"),
         "headrace.http.listener": "",
         **certificate.settings(),
     }
     ports = Ports(DiskFiles(), SystemClock(), Random(), asyncio.get_running_loop())
-    node = await Node.start(make_settings(given, single_node=True), ports)
+    node = await Node.start(make_settings(settings, single_node=True), ports)
     try:
         run = await asyncio.to_thread(_prepare, all_lines()[PATHS[path]], InProcess(port, tls), seconds)
         bare = await asyncio.to_thread(run)
@@ -108,14 +109,14 @@ async def profile(path: str, seconds: float, directory: Path) -> tuple[float, ps
     return bare.cpu_us_per_request, pstats.Stats(profiler)
 
 
-def _prepare(line: Line, contestant: InProcess, seconds: float) -> Callable[[], Outcome]:
+def _prepare(line: Line, system: InProcess, seconds: float) -> Callable[[], Outcome]:
     if isinstance(line, Transactional):
-        transactions = line.prepare(contestant, TOPIC)
-        return lambda: run_transactions(contestant.port, contestant.pid, transactions, Span(seconds, WARM_S))[0]
+        transactions = line.prepare(system, TOPIC)
+        return lambda: run_transactions(system.port, system.pid, transactions, Span(seconds, WARM_S))[0]
     assert isinstance(line, Produce | Fetch)
-    load = line.prepare(contestant, TOPIC, Options())
+    load = line.prepare(system, TOPIC, Options())
     span = Span(seconds, WARM_S, 0 if isinstance(line, Fetch) else BYTES_MAX)
-    return partial(run_through, contestant, load, span, tls=line.tls)
+    return partial(run_through, system, load, span, tls=line.tls)
 
 
 def table(cost_us: float, stats: pstats.Stats) -> list[tuple[str, float, float]]:
@@ -139,18 +140,20 @@ def _name(place: Place) -> str:
     return f"{Path(file).name}:{line} {function}"
 
 
-def main(words: Sequence[str]) -> None:
+def main(command_line: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.profile", description=__doc__)
-    parser.add_argument("path", choices=list(PATHS))
-    parser.add_argument("--seconds", type=float, default=2.0, help="each of the two runs")
-    given = parser.parse_args(words)
+    parser.add_argument("path", choices=list(PATHS), help="The kind of request to profile.")
+    parser.add_argument(
+        "--seconds", type=float, default=2.0, help="Apply the load for this long in each run (default: %(default)g)."
+    )
+    arguments = parser.parse_args(command_line)
     directory = WORK / "profile"
     shutil.rmtree(directory, ignore_errors=True)
     try:
-        cost_us, stats = asyncio.run(profile(given.path, given.seconds, directory))
+        cost_us, stats = asyncio.run(profile(arguments.path, arguments.seconds, directory))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    print(f"{given.path}: {cost_us:.1f} CPU µs a request, of which (own, with all it calls):")
+    print(f"{arguments.path}: {cost_us:.1f} CPU µs per request; per function, own and cumulative:")
     for name, own, whole in table(cost_us, stats):
         print(f"{own:8.1f} {whole:8.1f}  {name}")
 

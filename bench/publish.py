@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.native import ROOT
+from bench.paths import ROOT
 from bench.report import Row, markdown_table, verdict
 from bench.runner import Results
 
@@ -30,7 +30,7 @@ class Run:
 def write_json(run: Run, work: Path) -> Path:
     path = work / f"{run.when:%Y%m%dT%H%M%SZ}.json"
     rounds = {
-        line: {name: [asdict(measured) for measured in rounds] for name, rounds in by_name.items()}
+        line: {name: [asdict(measurement) for measurement in rounds] for name, rounds in by_name.items()}
         for line, by_name in run.results.rounds.items()
     }
     rows = [
@@ -63,10 +63,10 @@ def write_json(run: Run, work: Path) -> Path:
 def generated_part(run: Run, chapter: str) -> str:
     machine = " · ".join(f"{name}: {value}" for name, value in run.machine.items())
     settings = " · ".join(f"{name}: {value}" for name, value in run.settings.items())
-    left_out = "".join(f"\n\n{name} did not take part: {reason}." for name, reason in run.results.skipped.items())
+    skipped = "".join(f"\n\n{name} was not measured: {reason}." for name, reason in run.results.skipped.items())
     return (
         f"`{run.command}` on {run.when:%Y-%m-%d %H:%M} UTC · {settings}\n\n"
-        f"{machine}\n\n**{verdict(run.rows)}**{left_out}\n\n{markdown_table(run.rows)}\n\n"
+        f"{machine}\n\n**{verdict(run.rows)}**{skipped}\n\n{markdown_table(run.rows)}\n\n"
         f"![Ratios of Headrace to the others, with the goals]({PLOT.format(chapter=chapter)})"
     )
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-from bench.contestants import CEILING, HEADRACE
 from bench.line import Figure, Line
 from bench.runner import Results
+from bench.systems.servers import CEILING, HEADRACE
 
 COLUMNS = ("line", "figure", "Headrace", "against", "its figure", "ratio", "goal", "verdict")
 NONE = "–"
@@ -25,11 +25,11 @@ class Row:
     ours: float
     against: str = ""
     theirs: float | None = None
-    goal: float | None = None  # goal for the ratio, or for our figure if there is no opponent
+    goal: float | None = None  # goal for the ratio, or for our figure if there is no baseline
 
     @property
     def ratio(self) -> float | None:
-        """Return None without an opponent or if its figure is zero."""
+        """Return None without a baseline or if its figure is zero."""
         return self.ours / self.theirs if self.theirs else None
 
     @property
@@ -61,22 +61,22 @@ def make_rows(lines: Sequence[Line], results: Results) -> list[Row]:
         rounds = results.rounds.get(line.name, {})
         for figure in line.figures:
             medians = {
-                name: statistics.median(one.figures[figure.key] for one in measured)
-                for name, measured in rounds.items()
-                if figure.key in measured[0].figures  # some figures exist on one side only
+                name: statistics.median(one.figures[figure.key] for one in measurements)
+                for name, measurements in rounds.items()
+                if figure.key in measurements[0].figures  # some figures exist for one system only
             }
             if HEADRACE not in medians:
                 continue
             ours = medians[HEADRACE]
-            against = [(name, goal) for name, goal in _opponents(line, figure) if name in medians]
+            against = [(name, goal) for name, goal in _baselines(line, figure) if name in medians]
             rows += [Row(line.name, line.title, figure, ours, name, medians[name], goal) for name, goal in against]
             if not against:
                 rows.append(Row(line.name, line.title, figure, ours, goal=figure.goal_absolute))
     return rows
 
 
-def _opponents(line: Line, figure: Figure) -> list[tuple[str, float | None]]:
-    """Return the opponents with their goals. Only a line's first figure is compared with the ceiling."""
+def _baselines(line: Line, figure: Figure) -> list[tuple[str, float | None]]:
+    """Return the systems to compare with and their goals. Only a line's first figure is compared with the ceiling."""
     others = [(name, figure.goal) for name in line.against if name != CEILING]
     return [*others, (CEILING, figure.ceiling_goal)] if figure == line.figures[0] else others
 

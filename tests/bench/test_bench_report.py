@@ -6,15 +6,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from bench.contestants import CEILING, HEADRACE, KAFKA
-from bench.line import Line, Measured
+from bench.errors import BenchFailed
+from bench.line import Line, Measurement
 from bench.lines import all_lines
-from bench.loop_lag import quantile
 from bench.plot import draw
 from bench.publish import BEGIN, END, Run, write_json, write_page
 from bench.report import Row, make_rows, markdown_table, verdict
 from bench.runner import Results
-from bench.wire import BenchFailed
+from bench.systems.loop_lag import quantile
+from bench.systems.servers import CEILING, HEADRACE, KAFKA
 
 SAMPLES = {HEADRACE: (1000.0, 3000.0, 1100.0), KAFKA: (500.0, 400.0, 600.0), CEILING: (1500.0, 2000.0, 1600.0)}
 
@@ -28,9 +28,9 @@ def results() -> Results:
     made = Results()
     for name, rounds in SAMPLES.items():
         for value in rounds:
-            made.add("produce-64k", name, Measured({"mb_per_s": value, "cpu_s_per_gb": value / 1000}))
+            made.add("produce-64k", name, Measurement({"mb_per_s": value, "cpu_s_per_gb": value / 1000}))
     lags = {"lag_p999_ms": 25.0, "filled_mb_per_s": 900.0, "message_p999_ms": 3.0, "create_s": 20.0}
-    made.add("loop", HEADRACE, Measured(lags))
+    made.add("loop", HEADRACE, Measurement(lags))
     return made
 
 
@@ -88,7 +88,7 @@ def test_a_quantile_of_buckets_is_an_upper_bound() -> None:
     cumulative = {0.01: 990.0, 0.05: 998.0, 0.1: 999.0, float("inf"): 1000.0}
     assert quantile(cumulative, 0.5) == 0.01
     assert quantile(cumulative, 0.999) == 0.1
-    with pytest.raises(BenchFailed, match="no lag"):
+    with pytest.raises(BenchFailed, match="not measured any lag"):
         quantile({}, 0.5)
 
 

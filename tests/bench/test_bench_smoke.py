@@ -10,24 +10,27 @@ from pathlib import Path
 from struct import Struct
 
 import pytest
-from bench.certificate import make_certificate
-from bench.contestants import CEILING, HEADRACE, Broker, Ceiling, Contestant, spawn_headrace
-from bench.frames import make_batch
-from bench.line import Figure, Line, Measured, Options
+from bench.broker.produce import Produce
+from bench.errors import BenchFailed, CannotRun
+from bench.line import Figure, Line, Measurement, Options
 from bench.lines import all_lines
-from bench.load import Load, Span, run_load
-from bench.produce import Produce, produce_load, run_through
-from bench.runner import Runner, contestants
-from bench.wire import BenchFailed, CannotRun, end_offset
+from bench.load.frames import make_batch
+from bench.load.generator import Load, Span, run_load
+from bench.load.produce import produce_load, run_through
+from bench.native.programs import compiler
+from bench.runner import Runner, available_systems
+from bench.systems.certificate import make_certificate
+from bench.systems.clients import MeasuresClients
+from bench.systems.requests import end_offset
+from bench.systems.servers import CEILING, HEADRACE, Broker, Ceiling, System, spawn_headrace
 
-from bench import native
 from headrace.records.batch import CRC_START, HEADER_BYTES, checksum
 from headrace.records.compression import Codec
 
 REQUESTS = 40
 CRC = Struct(">I")
-needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
-needs_compiler = pytest.mark.skipif(native.compiler() is None, reason="no C compiler")
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+needs_compiler = pytest.mark.skipif(compiler() is None, reason="no C compiler")
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +44,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture(params=["C", "Python"])
 def generator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "C" and native.compiler() is None:
+    if request.param == "C" and compiler() is None:
         pytest.skip("no C compiler")
     if request.param == "Python":
-        monkeypatch.setattr("bench.load._generator", lambda *, tls: [sys.executable, "-m", "bench.python_load"])
+        monkeypatch.setattr(
+            "bench.load.generator._generator", lambda *, tls: [sys.executable, "-m", "bench.load.fallback"]
+        )
     return str(request.param)
 
 
@@ -67,10 +72,10 @@ def test_every_benchmark_line_runs_without_errors(tmp_path: Path) -> None:
         group_deaths=2,
         committed_offsets=2_000,
     )
-    taking_part, skipped = contestants(tmp_path, with_kafka=False)
+    systems, skipped = available_systems(tmp_path, with_kafka=False)
     messages: list[str] = []
-    lines = [line for line in all_lines().values() if not hasattr(line, "measured_clients")]
-    results = Runner(taking_part, options, 1, messages.append).run(lines)
+    lines = [line for line in all_lines().values() if not isinstance(line, MeasuresClients)]
+    results = Runner(systems, options, 1, messages.append).run(lines)
     assert "Kafka" in skipped
     assert not results.failed
     for line in lines:
@@ -83,19 +88,19 @@ def test_every_benchmark_line_runs_without_errors(tmp_path: Path) -> None:
             if "responses" in measured.detail:
                 assert measured.detail["responses"] != 0
                 assert measured.detail["errors"] == 0
-    assert not (tmp_path / "headrace").exists(), "the data of a run goes with it"
+    assert not (tmp_path / "headrace").exists(), "a run deletes its data"
 
 
 def test_each_request_gets_one_response_and_is_counted(broker: Broker, generator: str) -> None:
     topic = f"counted-{generator}"
-    broker.open_topic(topic, 1)
+    broker.create_topic(topic, 1)
     batch = make_batch(3, 100)
     load = produce_load(topic, [batch] * 4, 1, 2)
     outcome = run_load(load, broker.port, broker.pid, Span(30.0, 0.0, REQUESTS * batch.size))
     assert outcome.responses == outcome.all_responses == REQUESTS
     assert outcome.errors == 0
     assert 0 < outcome.p50_us <= outcome.p99_us <= outcome.p999_us <= outcome.max_us
-    assert end_offset(broker.wire, topic) == 3 * REQUESTS
+    assert end_offset(broker.connection, topic) == 3 * REQUESTS
 
 
 def test_idempotent_load_continues_its_sequence_numbers(broker: Broker, generator: str) -> None:
@@ -104,7 +109,7 @@ def test_idempotent_load_continues_its_sequence_numbers(broker: Broker, generato
     topic = f"idempotent-{generator}"
     load = line.prepare(broker, topic, Options())
     run_load(load, broker.port, broker.pid, Span(30.0, 0.0, REQUESTS * load.payload_bytes))
-    assert end_offset(broker.wire, topic) == line.records * REQUESTS  # duplicates would not be appended
+    assert end_offset(broker.connection, topic) == line.records * REQUESTS  # duplicates would not be appended
 
 
 def test_an_error_code_in_a_response_ends_the_run(broker: Broker, generator: str) -> None:
@@ -116,23 +121,23 @@ def test_an_error_code_in_a_response_ends_the_run(broker: Broker, generator: str
 
 def test_a_response_of_unexpected_size_ends_the_run(broker: Broker, generator: str) -> None:
     topic = f"sized-{generator}"
-    broker.open_topic(topic, 1)
+    broker.create_topic(topic, 1)
     load = produce_load(topic, [make_batch(1, 100)], 1, 1)
     stricter = Load(**{**vars(load), "response_min": load.response_min + 1, "response_max": load.response_max + 1})
-    with pytest.raises(BenchFailed, match="bytes; expected are"):
+    with pytest.raises(BenchFailed, match="bytes; expected"):
         run_load(stricter, broker.port, broker.pid, Span(30.0, 0.0, load.payload_bytes))
 
 
 @needs_compiler
 def test_the_ceiling_refuses_a_wrong_checksum(tmp_path: Path) -> None:
     ceiling = Ceiling(tmp_path / "ceiling")
-    ceiling.open_topic("t", 1)
+    ceiling.create_topic("t", 1)
     load = produce_load("t", [make_batch(1, 100)], 1, 1)
     frame = bytearray(load.frames[0][0])
     frame[-10] ^= 1
     broken = Load(**{**vars(load), "frames": [[bytes(frame)]]})
     try:
-        with pytest.raises(BenchFailed, match="broke off"):
+        with pytest.raises(BenchFailed, match="the load generator failed"):
             run_load(broken, ceiling.port, 0, Span(30.0, 0.0, load.payload_bytes))
     finally:
         ceiling.close()
@@ -141,7 +146,7 @@ def test_the_ceiling_refuses_a_wrong_checksum(tmp_path: Path) -> None:
 @needs_compiler
 def test_the_ceiling_writes_what_it_acknowledges(tmp_path: Path) -> None:
     ceiling = Ceiling(tmp_path / "ceiling")
-    ceiling.open_topic("t", 1)
+    ceiling.create_topic("t", 1)
     batch = make_batch(60, 1024)
     try:
         load = produce_load("t", [batch], 1, 5)
@@ -160,46 +165,46 @@ def test_the_load_generator_uses_tls_and_verifies_the_certificate(
     broker: Broker, generator: str, tmp_path: Path
 ) -> None:
     topic = f"encrypted-{generator}"
-    broker.open_topic(topic, 1)
+    broker.create_topic(topic, 1)
     batch = make_batch(60, 1024)
     load = produce_load(topic, [batch] * 2, 1, 3)
     outcome = run_through(broker, load, Span(30.0, 0.0, REQUESTS * batch.size), tls=True)
     assert outcome.all_responses == REQUESTS
     assert outcome.tls == "TLSv1.3 TLS_AES_256_GCM_SHA384"
-    assert end_offset(broker.wire, topic) == 60 * REQUESTS
+    assert end_offset(broker.connection, topic) == 60 * REQUESTS
     other = make_certificate(tmp_path)
     assert other is not None
-    with pytest.raises(BenchFailed, match="broke off"):
+    with pytest.raises(BenchFailed, match="the load generator failed"):
         run_load(replace(load, tls=other.public), broker.tls.port, broker.pid, Span(1.0))
 
 
 def test_compressed_batches_are_validated(broker: Broker) -> None:
-    broker.open_topic("compressed", 1)
+    broker.create_topic("compressed", 1)
     good = make_batch(20, 1024, codec=Codec.ZSTD)
     assert good.size < good.plain_size / 2
     run_load(produce_load("compressed", [good], 1, 1), broker.port, broker.pid, Span(30.0, 0.0, 3 * good.plain_size))
-    assert end_offset(broker.wire, "compressed") == 60
+    assert end_offset(broker.connection, "compressed") == 60
     garbage = bytearray(good.data)
     garbage[HEADER_BYTES + 20 :] = bytes(len(garbage) - HEADER_BYTES - 20)
     CRC.pack_into(garbage, CRC_START - CRC.size, checksum(garbage, 0, len(garbage)))
     load = produce_load("compressed", [replace(good, data=bytes(garbage))], 1, 1)
     with pytest.raises(BenchFailed):
         run_load(replace(load, response_max=1000), broker.port, broker.pid, Span(30.0, 0.0, good.plain_size))
-    assert end_offset(broker.wire, "compressed") == 60
+    assert end_offset(broker.connection, "compressed") == 60
 
 
 def test_a_failed_line_does_not_stop_the_others(tmp_path: Path) -> None:
-    taking_part, _ = contestants(tmp_path, with_kafka=False)
+    systems, _ = available_systems(tmp_path, with_kafka=False)
     options = Options(seconds=0.1, work=tmp_path, bytes_max=10_000_000)
     sound = all_lines()["produce-64k"]
     assert isinstance(sound, Produce)
     lines: list[Line] = [
-        FailingLine("broken", BenchFailed("no answer")),
+        FailingLine("broken", BenchFailed("no response")),
         FailingLine("elsewhere", CannotRun("no openssl")),
         sound,
     ]
-    results = Runner(taking_part, options, 1, lambda text: None).run(lines)
-    assert results.failed == {"broken": "no answer"}
+    results = Runner(systems, options, 1, lambda text: None).run(lines)
+    assert results.failed == {"broken": "no response"}
     assert results.skipped == {"elsewhere": "no openssl"}
     assert results.rounds.keys() == {"produce-64k"}
 
@@ -214,5 +219,5 @@ class FailingLine:
     alone: bool = True
     warm_rounds: int = 0
 
-    def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
+    def measure(self, system: System, topic: str, options: Options) -> Measurement:
         raise self.problem

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bench.data_sets import LARGE, SMALL
+from bench.errors import BenchFailed
 from bench.line import Options
 from bench.lines import SPARK, chapters
-from bench.spark import KINDS, SparkJob, SparkStart
-from bench.spark_driver import SparkDriver
-from bench.spark_program import JOBS, Job, JobDone, _ended_at
-from bench.wire import BenchFailed
+from bench.load.data_sets import LARGE, SMALL
+from bench.spark.driver import SparkDriver
+from bench.spark.lines import KINDS, SparkJob, SparkStart
+from bench.spark.program import JOBS, Job, JobResult, _ended_at
 
 FAKE_DRIVER_PROGRAM = """
 import json, subprocess, sys
@@ -23,14 +23,14 @@ for line in sys.stdin:
     job = json.loads(line)
     if job["name"] == "end":
         sys.exit("no more")
-    answer = {"error": "no such topic"} if job["name"] == "fail" else {"rows": 1, "seconds": 0.5, "all_rows": child.pid}
-    print(json.dumps(answer), flush=True)
+    response = {"error": "no such topic"} if job["name"] == "fail" else {"rows": 1, "seconds": 0.5, "all_rows": child.pid}
+    print(json.dumps(response), flush=True)
 """
 
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SparkDriver]:
-    monkeypatch.setattr("bench.spark_driver.PROGRAM", ("-c", FAKE_DRIVER_PROGRAM))
+    monkeypatch.setattr("bench.spark.driver.PROGRAM", ("-c", FAKE_DRIVER_PROGRAM))
     made = SparkDriver("stand-in")
     made.start(tmp_path)
     yield made
@@ -45,7 +45,7 @@ def test_a_driver_runs_jobs_until_it_is_closed_and_can_be_restarted(driver: Spar
     assert driver.start_s > 0
     driver.start(tmp_path)  # already running: no effect
     done = driver.run(job("batch"))
-    assert done == JobDone(1, 0.5, done.all_rows)
+    assert done == JobResult(1, 0.5, done.all_rows)
     with pytest.raises(BenchFailed, match=r'fail with format\("stand-in"\): no such topic'):
         driver.run(job("fail"))
     assert driver.run(job("batch")) == done
@@ -67,7 +67,7 @@ def process_exists(process_id: int) -> bool:
 
 
 def test_a_driver_that_exits_is_reported_with_its_last_output(driver: SparkDriver) -> None:
-    with pytest.raises(BenchFailed, match="the driver of Spark ended: no more"):
+    with pytest.raises(BenchFailed, match="the Spark driver exited: no more"):
         driver.run(job("end"))
 
 

@@ -6,12 +6,13 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from bench.contestants import HEADRACE, Broker, spawn_headrace
-from bench.fetch_committed import ABORTED_OF, RECORDS, fill
-from bench.frames import fetch_frame
-from bench.load import Span
-from bench.transaction_load import Transactions, _Producer, run, run_transactions
-from bench.wire import BenchFailed, end_offset
+from bench.errors import BenchFailed
+from bench.load.frames import fetch_frame
+from bench.load.generator import Span
+from bench.systems.requests import end_offset
+from bench.systems.servers import HEADRACE, Broker, spawn_headrace
+from bench.transactions.fetch_committed import ABORTED_OF, RECORDS, fill
+from bench.transactions.load import Transactions, _Producer, run, run_transactions
 
 from headrace.base.errors import ErrorCode
 from headrace.client.wire.frames import decode_response
@@ -33,7 +34,7 @@ def ends_at(broker: Broker, topic: str, partitions: int, offset: int) -> bool:
     """Return whether all partitions end at the offset, waiting for the last markers."""
     deadline = time.monotonic() + MARKER_S_MAX
     while time.monotonic() < deadline:
-        ends = {end_offset(broker.wire, topic, partition) for partition in range(partitions)}
+        ends = {end_offset(broker.connection, topic, partition) for partition in range(partitions)}
         if ends == {offset}:
             return True
     return False
@@ -42,7 +43,7 @@ def ends_at(broker: Broker, topic: str, partitions: int, offset: int) -> bool:
 @pytest.mark.parametrize(("partitions", "producers"), [(1, 1), (5, 3)])
 def test_counted_transactions_are_committed(broker: Broker, partitions: int, producers: int) -> None:
     topic = f"counted-{partitions}"
-    broker.open_topic(topic, partitions)
+    broker.create_topic(topic, partitions)
     load = Transactions(topic, partitions, producers, 20, 100)
     outcome, _ = run_transactions(broker.port, broker.pid, load, SPAN)  # how often it retries depends on the machine
     assert 0 < outcome.responses <= outcome.all_responses
@@ -56,17 +57,17 @@ def test_requests_refused_with_concurrent_transactions_are_retried(
 ) -> None:
     """The refused request was in fact executed, so it is executed twice; that must have no effect."""
     topic = f"again-{is_ending}"
-    broker.open_topic(topic, 2)
-    answered = _Producer.answered
+    broker.create_topic(topic, 2)
+    on_response = _Producer.on_response
     refused: list[_Producer] = []
 
-    def refuse_one(self: _Producer, answer: bytearray) -> int:
+    def refuse_one(self: _Producer, response: bytearray) -> int:
         if self.is_ending == is_ending and not refused:
             refused.append(self)
             return ErrorCode.CONCURRENT_TRANSACTIONS
-        return answered(self, answer)
+        return on_response(self, response)
 
-    monkeypatch.setattr(_Producer, "answered", refuse_one)
+    monkeypatch.setattr(_Producer, "on_response", refuse_one)
     found = run(broker.port, broker.pid, Transactions(topic, 2, 2, 20, 100), Span(0.5, 0.0))
     assert refused and found["retries"] >= 1  # a busy broker may refuse some requests by itself
     assert ends_at(broker, topic, 2, int(found["all_responses"]) * 11)
@@ -74,18 +75,18 @@ def test_requests_refused_with_concurrent_transactions_are_retried(
 
 def test_non_retriable_errors_end_the_run(broker: Broker) -> None:
     load = Transactions("there-is-none", 1, 1, 10, 100)
-    with pytest.raises(BenchFailed, match="Produce 12 was answered with error 3"):
+    with pytest.raises(BenchFailed, match="Produce 12 failed with error 3"):
         run_transactions(broker.port, broker.pid, load, SPAN)
 
 
 def test_every_tenth_transaction_of_the_fetch_topic_is_aborted(broker: Broker) -> None:
-    broker.open_topic("filled", 1)
-    fill(broker.wire, "filled", 2 * ABORTED_OF)
-    assert end_offset(broker.wire, "filled") == 2 * ABORTED_OF * (RECORDS + 1)
+    broker.create_topic("filled", 1)
+    fill(broker.connection, "filled", 2 * ABORTED_OF)
+    assert end_offset(broker.connection, "filled") == 2 * ABORTED_OF * (RECORDS + 1)
     for committed, aborted in ((True, [9 * 101, 19 * 101]), (False, None)):
         frame = fetch_frame("filled", 0, 0, 10_000_000, committed=committed)
-        answer = decode_response(ApiKey.FETCH, 12, 0, memoryview(broker.wire.exchange(frame)))
-        (found,) = answer.responses[0].partitions
+        response = decode_response(ApiKey.FETCH, 12, 0, memoryview(broker.connection.exchange(frame)))
+        (found,) = response.responses[0].partitions
         assert found.last_stable_offset == 2 * ABORTED_OF * (RECORDS + 1)
         if aborted is None:
             assert not found.aborted_transactions

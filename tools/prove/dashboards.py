@@ -39,9 +39,10 @@ rules:
      name: "kafka_server_socket_server_metrics_$3", type: GAUGE, labels: {listener: "$1", networkProcessor: "$2"}}
 """
 LOAD_S = 60.0
-RECORDS_PER_ROUND = 500
 TOPIC = "dashboards"
 PARTITIONS = 3
+BATCH_RECORDS = 167
+RECORDS_PER_ROUND = PARTITIONS * BATCH_RECORDS
 TOO_LARGE_BYTES = 2_000_000
 WAIT_S_MAX = 60.0
 REQUESTS = ("Produce", "Fetch", "FetchConsumer", "Metadata", "ListOffsets", "ApiVersions")
@@ -89,10 +90,20 @@ def scrape(port: int) -> Samples:
 
 
 def load(bootstrap: str, seconds: float) -> None:
-    """Produce and consume the same records on both servers, one round per second, a pace that both can keep."""
+    """Produce and consume the same batches on both servers, one round per second, a pace that both can keep.
+
+    A batch is sent when it is full, and only then: flush() would send whatever the sender's thread has picked up so far.
+    """
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(WAIT_S_MAX)
-    producer = Producer({"bootstrap.servers": bootstrap, "message.max.bytes": 3_000_000, "linger.ms": 100_000})
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "message.max.bytes": 3_000_000,
+            "linger.ms": 100_000,
+            "batch.num.messages": BATCH_RECORDS,
+        }
+    )
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False})
     try:
         starts = [TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)]
@@ -104,12 +115,19 @@ def load(bootstrap: str, seconds: float) -> None:
             for record in range(RECORDS_PER_ROUND):
                 partition = record % PARTITIONS
                 producer.produce(TOPIC, b"value %d" % record, partition=partition, timestamp=1_700_000_000_000 + number)
-            assert producer.flush(WAIT_S_MAX) == 0
+            _wait_delivered(producer)
             _consume(consumer, RECORDS_PER_ROUND)
             time.sleep(max(0.0, 1.0 - (time.monotonic() - started)))
         _send_too_large(producer)
     finally:
         consumer.close()
+
+
+def _wait_delivered(producer: Producer) -> None:
+    deadline = time.monotonic() + WAIT_S_MAX
+    while len(producer) > 0:
+        assert time.monotonic() < deadline, f"{len(producer)} records were not acknowledged"
+        producer.poll(0.01)
 
 
 def _consume(consumer: Consumer, count: int) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from bench.lines import BROKER, CLIENT, PIPELINES, SPARK, TRANSACTIONS
-from bench.spark import spark_missing
-from bench.topic_reader import reader_missing
+from bench.pipelines.topic_reader import reader_missing
+from bench.spark.lines import spark_missing
 from testkit import kafka_peer as peers
 from testkit.spark_connector import connector_missing
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.contestants import HEADRACE, Broker, spawn_headrace
 from bench.line import Options
 from bench.lines import all_lines
-from bench.memory import hold_memory
-from bench.processes import allow_open_files, rss_bytes
+from bench.memory import reserve_memory
+from bench.systems.processes import allow_open_files, rss_bytes
+from bench.systems.servers import HEADRACE, Broker, spawn_headrace
 
 from bench import machine
 from headrace.testing.processes import LOOPBACK, NodeProcess
@@ -32,8 +32,8 @@ ROUND_BYTES_MAX = 1_500_000_000  # more would measure the disk
 LOSS_MAX = 0.10
 LINE = "produce-64k"
 SPARE_FILES = 500
-HELD_BYTES = 3 * ROUND_BYTES_MAX
-HELD_BYTES_PER_SECOND = 10**9
+RESERVED_BYTES = 3 * ROUND_BYTES_MAX
+RESERVED_BYTES_PER_SECOND = 10**9
 CLIENTS_S_MAX = 60.0
 
 IDLE_MS = 2000
@@ -81,7 +81,7 @@ def measure_throughput(work: Path, scale: Scale = Scale()) -> Throughput:  # noq
     line = all_lines()[LINE]
     broker = Broker(HEADRACE, work / "node", spawn_headrace)
     found = Throughput([], [])
-    held = hold_memory(min(HELD_BYTES, int(scale.seconds * HELD_BYTES_PER_SECOND)))
+    reserved = reserve_memory(min(RESERVED_BYTES, int(scale.seconds * RESERVED_BYTES_PER_SECOND)))
     try:
         for number in range(scale.rounds + 1):
             alone = Round(**line.measure(broker, f"alone-{number}", options).figures)
@@ -95,7 +95,7 @@ def measure_throughput(work: Path, scale: Scale = Scale()) -> Throughput:  # noq
                     f"round {number}: {_text(alone)} alone, {_text(among_bad)} among {scale.connections}, {counts}"
                 )
     finally:
-        held.close()
+        reserved.close()
         broker.close()
     return found
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from struct import pack, unpack
 
-from bench.certificate import make_certificate
+from bench.systems.certificate import make_certificate
 
 from headrace.client import Admin
 from headrace.client.wire.frames import decode_response, encode_request

@@ -1,0 +1,1 @@
+"""Lines about the broker: throughput, latency, connections, partitions, start-up and compaction."""

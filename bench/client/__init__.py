@@ -1,0 +1,1 @@
+"""Lines that compare Headrace's client with confluent-kafka."""

@@ -1,0 +1,1 @@
+"""Lines about the group coordinator: commits, heartbeats, large groups and the restart of a coordinator."""

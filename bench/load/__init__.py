@@ -1,0 +1,1 @@
+"""Load generation: request frames, the load generators, and topics filled before a measurement."""

@@ -1,0 +1,1 @@
+"""The C programs of the benchmark, and their compilation."""

@@ -1,0 +1,1 @@
+"""Lines about transactional producers and read_committed fetches."""
