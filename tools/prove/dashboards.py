@@ -45,6 +45,7 @@ BATCH_RECORDS = 167
 RECORDS_PER_ROUND = PARTITIONS * BATCH_RECORDS
 TOO_LARGE_BYTES = 2_000_000
 WAIT_S_MAX = 60.0
+LEADER_POLL_S = 0.1
 REQUESTS = ("Produce", "Fetch", "FetchConsumer", "Metadata", "ListOffsets", "ApiVersions")
 _ROW = re.compile(
     r"^\| `(?P<name>\w+)` \| (?P<kind>\w+) \| (?P<labels>[\w, ]*)\| (?P<compared>equal|labels) \|", re.MULTILINE
@@ -107,8 +108,8 @@ def load(bootstrap: str, seconds: float) -> None:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False})
     try:
         starts = [TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)]
-        for start in starts:  # a leader that is not ready yet would get its first batch twice
-            consumer.get_watermark_offsets(start, WAIT_S_MAX, cached=False)
+        for start in starts:
+            _wait_for_leader(consumer, start)
         consumer.assign(starts)
         for number in range(max(1, int(seconds))):
             started = time.monotonic()
@@ -121,6 +122,19 @@ def load(bootstrap: str, seconds: float) -> None:
         _send_too_large(producer)
     finally:
         consumer.close()
+
+
+def _wait_for_leader(consumer: Consumer, partition: TopicPartition) -> None:
+    """Wait until the leader of a new partition answers: otherwise it would get its first batch twice."""
+    deadline = time.monotonic() + WAIT_S_MAX
+    while True:
+        try:
+            consumer.get_watermark_offsets(partition, WAIT_S_MAX, cached=False)
+            return
+        except KafkaException as failure:
+            if not failure.args[0].retriable() or time.monotonic() > deadline:
+                raise
+            time.sleep(LEADER_POLL_S)
 
 
 def _wait_delivered(producer: Producer) -> None:
