@@ -46,6 +46,11 @@ RECORDS_PER_ROUND = PARTITIONS * BATCH_RECORDS
 TOO_LARGE_BYTES = 2_000_000
 WAIT_S_MAX = 60.0
 LEADER_POLL_S = 0.1
+NOT_READY = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+)
 REQUESTS = ("Produce", "Fetch", "FetchConsumer", "Metadata", "ListOffsets", "ApiVersions")
 _ROW = re.compile(
     r"^\| `(?P<name>\w+)` \| (?P<kind>\w+) \| (?P<labels>[\w, ]*)\| (?P<compared>equal|labels) \|", re.MULTILINE
@@ -132,7 +137,7 @@ def _wait_for_leader(consumer: Consumer, partition: TopicPartition) -> None:
             consumer.get_watermark_offsets(partition, WAIT_S_MAX, cached=False)
             return
         except KafkaException as failure:
-            if not failure.args[0].retriable() or time.monotonic() > deadline:
+            if failure.args[0].code() not in NOT_READY or time.monotonic() > deadline:
                 raise
             time.sleep(LEADER_POLL_S)
 
