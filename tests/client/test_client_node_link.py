@@ -1,0 +1,97 @@
+"""Links between nodes: shared connections, reconnecting, and the pause after a failed attempt to connect."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from tests.client.scripted_broker import HOST, ScriptedBroker
+
+from headrace.client.retry import Backoff
+from headrace.client.wire.connection import Disconnected
+from headrace.client.wire.node_link import Address, LinkOptions, NodeLink
+from headrace.protocol.messages.fetch import FetchResponse
+from headrace.protocol.messages.metadata import MetadataRequest
+
+OPTIONS = LinkOptions(client_id="node-1", backoff=Backoff(first_s=0.1, max_s=0.1))
+
+
+class CountedBroker(ScriptedBroker):
+    """Counts connections, and can close them all."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda request: FetchResponse())
+        self.writers: list[asyncio.StreamWriter] = []
+        self.connections = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self.writers.append(writer)
+        await super().serve(reader, writer)
+
+    async def __aenter__(self) -> CountedBroker:
+        self.server = await asyncio.start_server(self.serve, HOST, self.port)
+        self.port = self.server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.server.close()
+        for writer in self.writers:
+            writer.close()
+
+
+def make_link(port: int) -> NodeLink:
+    return NodeLink(Address(HOST, port), OPTIONS, random.Random(1))
+
+
+def test_concurrent_requests_share_one_connection_which_is_opened_again_after_a_loss() -> None:
+    async def work() -> None:
+        async with CountedBroker() as broker:
+            link = make_link(broker.port)
+            responses = await asyncio.gather(*(link.request(MetadataRequest(topics=[])) for _ in range(5)))
+            assert [len(response.brokers) for response in responses] == [1] * 5
+            assert broker.connections == 1 and link.is_connected
+            broker.writers[0].close()
+            while link.is_connected:
+                await asyncio.sleep(0.001)
+            await link.request(MetadataRequest(topics=[]))
+            assert broker.connections == 2
+            await link.close()
+            with pytest.raises(Disconnected, match="closed"):
+                await link.request(MetadataRequest(topics=[]))
+
+    asyncio.run(asyncio.wait_for(work(), 10))
+
+
+def test_after_a_failed_attempt_requests_fail_at_once_until_the_pause_is_over() -> None:
+    async def work() -> None:
+        broker = CountedBroker()
+        async with broker:
+            pass  # its port refuses connections from now on
+        link = make_link(broker.port)
+        with pytest.raises(Disconnected, match="cannot connect"):
+            await link.request(MetadataRequest(topics=[]))
+        async with broker:
+            with pytest.raises(Disconnected, match="a moment ago"):
+                await link.request(MetadataRequest(topics=[]))
+            assert broker.connections == 0
+            await asyncio.sleep(0.15)
+            assert (await link.request(MetadataRequest(topics=[]))).brokers
+            await link.close()
+
+    asyncio.run(asyncio.wait_for(work(), 10))
+
+
+def test_closing_a_link_fails_the_requests_that_wait_for_its_connection() -> None:
+    async def work() -> None:
+        silent = await asyncio.start_server(lambda reader, writer: asyncio.sleep(10), HOST, 0)
+        link = make_link(silent.sockets[0].getsockname()[1])
+        request = asyncio.create_task(link.request(MetadataRequest(topics=[])))
+        await asyncio.sleep(0.05)
+        await link.close()
+        with pytest.raises(Disconnected, match="closed"):
+            await request
+        silent.close()
+
+    asyncio.run(asyncio.wait_for(work(), 10))
