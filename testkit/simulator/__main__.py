@@ -7,10 +7,11 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 
+from testkit.simulator.cluster.simulation import ClusterSimulation
 from testkit.simulator.groups.simulation import GroupSimulation
 from testkit.simulator.mutations import GROUP_MUTATIONS, MUTATIONS, TRANSACTION_MUTATIONS
 from testkit.simulator.report import print_outcome, run_many
-from testkit.simulator.simulation import Simulation, run_seed
+from testkit.simulator.simulation import SeedRun, Simulation, run_seed
 from testkit.simulator.transactions.simulation import TransactionSimulation
 
 
@@ -27,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--groups", action="store_true", help="members of groups instead of producers and readers")
     kinds.add_argument("--transactions", action="store_true", help="producers of transactions, and their readers")
+    kinds.add_argument("--cluster", action="store_true", help="a cluster of three nodes with replicated topics")
     parser.add_argument(
         "--mutation", choices=sorted(all_mutations), help="plant this fault in the product and stop when it is found"
     )
@@ -38,11 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def print_line(text: str) -> None:
         print(text, flush=True)
 
-    kind: type[Simulation] = Simulation
+    kind: type[SeedRun] = Simulation
     if given.groups or given.mutation in GROUP_MUTATIONS:
         kind = GroupSimulation
     elif given.transactions or given.mutation in TRANSACTION_MUTATIONS:
         kind = TransactionSimulation
+    elif given.cluster:
+        kind = ClusterSimulation
     with all_mutations[given.mutation]() if given.mutation else nullcontext():
         if given.seed is not None:
             outcome = run_seed(given.seed, print_line if given.trace else None, kind)

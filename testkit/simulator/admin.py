@@ -18,14 +18,16 @@ PARTITIONS_MAX = 2
 READS, READ_WAIT_MS, READ_BYTES = 8, 5, 100_000
 
 
-async def create_topic(client: Client, topic: str, partitions: int, options: dict[str, str]) -> str | None:
+async def create_topic(
+    client: Client, topic: str, partitions: int, options: dict[str, str], replicas: int = 1
+) -> str | None:
     """Create a topic and return its id; return None if it was refused or the outcome is unknown.
 
     Errors, lost connections included, are recorded in the history and not raised.
     """
     configs = [CreateTopicsRequest.CreatableTopicConfig(name=name, value=value) for name, value in options.items()]
     wanted = CreateTopicsRequest.CreatableTopic(
-        name=topic, num_partitions=partitions, replication_factor=1, configs=configs
+        name=topic, num_partitions=partitions, replication_factor=replicas, configs=configs
     )
     call = client.history.invoke(client.name, "create_topic", topic=topic)
     try:

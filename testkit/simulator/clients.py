@@ -41,7 +41,7 @@ class World(Struct):
     loop: SimulatedLoop
     clock: Clock
     history: History
-    bootstrap: tuple[str, int]
+    bootstrap: tuple[tuple[str, int], ...]
     timestamps: dict[str, int] = field(default_factory=dict)  # timestamps in ms of all values that were sent
     stopping: bool = False
     keyed: bool = False  # every record has a unique key
@@ -79,7 +79,7 @@ class Client:
         self.world = world
         self.random = random
         self.history = world.history
-        self.cluster = Cluster([world.bootstrap], client_id=name, timeout_s=REQUEST_TIMEOUT_S, random=Random(name))
+        self.cluster = Cluster(list(world.bootstrap), client_id=name, timeout_s=REQUEST_TIMEOUT_S, random=Random(name))
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(self.random.random() * seconds)

@@ -38,11 +38,14 @@ class TooManySteps(Exception):
 class Process:
     """A simulated process. The context of its tasks and callbacks carries it to everything that they schedule."""
 
-    __slots__ = ("alive", "died", "name")
+    __slots__ = ("alive", "died", "held", "host", "name", "paused")
 
-    def __init__(self, name: str, died: asyncio.Future[None]) -> None:
+    def __init__(self, name: str, host: str, died: asyncio.Future[None]) -> None:
         self.name = name
+        self.host = host
         self.alive = True
+        self.paused = False
+        self.held: list[_Handle | _TimerHandle] = []  # callbacks that became due while the process was paused
         self.died = died  # completes when the process ends, for code outside of it
 
 
@@ -106,7 +109,11 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             ready.append(heapq.heappop(timers)[3])
         for _ in range(len(ready)):
             handle = ready.popleft()
-            if handle.cancelled() or (handle.process is not None and not handle.process.alive):
+            process = handle.process
+            if handle.cancelled() or (process is not None and not process.alive):
+                continue
+            if process is not None and process.paused:
+                process.held.append(handle)
                 continue
             self.steps += 1
             if self.steps > self._steps_max:
@@ -219,8 +226,18 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self.tasks.append(task)
         return task
 
-    def new_process(self, name: str) -> Process:
-        return Process(name, self.create_future())
+    def new_process(self, name: str, host: str = "") -> Process:
+        return Process(name, host, self.create_future())
+
+    def pause(self, process: Process) -> None:
+        """Pause the process as by SIGSTOP: it is alive, its connections stay open, but nothing of it runs."""
+        process.paused = True
+
+    def resume(self, process: Process) -> None:
+        """Run what became due in the meantime, in its order."""
+        process.paused = False
+        held, process.held = process.held, []
+        self._ready.extend(held)
 
     def spawn(self, process: Process, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Create a task of that process; everything it starts belongs to the process too."""

@@ -8,8 +8,11 @@ from random import Random
 from typing import Any
 
 from headrace.base.errors import HeadraceError
+from headrace.base.ids import NodeId
+from headrace.node.formatting import format_log_dirs
 from headrace.node.node import Node, Ports
 from headrace.node.settings import make_settings
+from headrace.storage.log_dirs import close_log_dirs, open_log_dirs
 from testkit.history import POWER_LOSS, History
 from testkit.simulator.disk import SimulatedFiles
 from testkit.simulator.loop import Process, SimulatedLoop
@@ -45,14 +48,16 @@ class Machine:
         trace: Callable[[str], None],
         *,
         two_dirs: bool = False,
+        host: str = HOST,
     ) -> None:
         self._loop = loop
         self._network = network
         self._random = random
         self._history = history
+        self.host = host
         self._settings = make_settings(
             {
-                "listeners": f"PLAINTEXT://{HOST}:{PORT}",
+                "listeners": f"PLAINTEXT://{host}:{PORT}",
                 "log.dirs": f"{DATA},{SECOND_DATA}" if two_dirs else DATA,
                 "headrace.http.listener": "",
                 "auto.create.topics.enable": "false",
@@ -77,6 +82,14 @@ class Machine:
         self._all_synced = False  # the node stopped cleanly and has not run since
         self._changed = asyncio.Event()
 
+    def format(self, cluster_id: str) -> None:
+        """Format the disk for a node of this cluster; otherwise the first start chooses a new cluster id."""
+        settings = self._settings
+        node_id = NodeId(settings.node_id)
+        log_dirs = open_log_dirs(self.files, settings.log_dirs, node_id=node_id, cluster_id=cluster_id)
+        format_log_dirs(log_dirs, settings.metadata_dir, node_id, cluster_id, EPOCH_MS, self._random)
+        close_log_dirs(log_dirs)
+
     # --- lifecycle
 
     async def supervise(self) -> None:
@@ -96,7 +109,7 @@ class Machine:
             self._history.note(POWER_LOSS, durable=[[*place, offset] for place, offset in self._durable.items()])
             self._durable.clear()
         self._all_synced = False
-        process = self._process = self._loop.new_process(f"run {self.boots}")
+        process = self._process = self._loop.new_process(f"run {self.boots}", self.host)
         clock = SimulatedClock(self._loop, self._random.choice((0, 0, -1500, 40_000)))
         self.files.now_ms = clock.now_ms
         ports = Ports(self.files, clock, Random(self._random.getrandbits(64)), self._loop)
@@ -172,8 +185,19 @@ class Machine:
 
     def kill(self) -> None:
         """Kill the process as by `kill -9`, at any moment, even during a start."""
-        self._history.note("kill", boot=self.boots)
+        self._history.note("kill", host=self.host, boot=self.boots)
         self._end(silently=False)
+
+    def pause(self) -> None:
+        """Pause the process as by SIGSTOP."""
+        self._history.note("pause", host=self.host, boot=self.boots)
+        if self._process is not None:
+            self._loop.pause(self._process)
+
+    def resume(self) -> None:
+        if self._process is not None and self._process.paused:
+            self._history.note("resume", host=self.host, boot=self.boots)
+            self._loop.resume(self._process)
 
     async def kill_softly(self) -> None:
         """Call `Node.kill`, as the fixtures of other tests do, and then kill the process."""

@@ -1,7 +1,8 @@
 """The network between simulated machines: servers by host and port, connections with varying latency, and faults.
 
 Bytes of one connection arrive in order, but connections may overtake each other. A connection can be cut at any byte, everything can be
-slow for a while, and a partition cuts all connections and refuses new ones until it heals.
+slow for a while, and a partition cuts all connections and refuses new ones until it heals. In a cluster, links between two hosts can be
+blocked, in both directions or in one.
 """
 
 from __future__ import annotations
@@ -82,6 +83,7 @@ class Network:
         self._next_port = EPHEMERAL_PORT_MIN
         self._connections = 0
         self._healed_at = 0.0
+        self._blocked: set[tuple[str, str]] = set()  # (from, to): hosts between which nothing arrives
         self.latency_s = LATENCY_S
         self.stall_share = 0.0  # share of latencies of up to STALL_S
         self.split_share = 0.1  # share of pieces that are split at a random byte
@@ -118,6 +120,9 @@ class Network:
                 raise OSError(errno.ETIMEDOUT, "no response to the connection attempt")
             raise ConnectionRefusedError(errno.ECONNREFUSED, "the network is partitioned")
         server = self._servers.get((host, port)) or self._servers.get((ANY_HOST, port))
+        if self._is_blocked(_host_of(PROCESS.get()), host):
+            await asyncio.sleep(CONNECT_TIMEOUT_S)
+            raise OSError(errno.ETIMEDOUT, f"no response from {host}")
         if server is None or not server.serving:
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"no server listens on {host}:{port}")
         self._connections += 1
@@ -177,8 +182,35 @@ class Network:
         for end in self.connections():
             self.cut(end)
 
+    def block(self, source: str, target: str) -> None:
+        """Let nothing arrive from one host at another until `unblock`.
+
+        A connection needs both directions, so those between the two hosts stall silently. Nothing sent on them arrives
+        later, as if their retransmissions had come too late: when the link is unblocked, both ends are reset.
+        """
+        self._blocked.add((source, target))
+        for end in self.connections():
+            if self._is_blocked(*self._hosts(end)):
+                for side in (end, end.peer):
+                    side.cut_incoming(0)
+
+    def unblock(self) -> None:
+        """Let everything arrive again, and reset the connections that stalled."""
+        for end in self.connections():
+            if self._is_blocked(*self._hosts(end)):
+                self.cut(end)
+        self._blocked.clear()
+
+    def _is_blocked(self, one: str, other: str) -> bool:
+        return (one, other) in self._blocked or (other, one) in self._blocked
+
+    @staticmethod
+    def _hosts(end: SimulatedTransport) -> tuple[str, str]:
+        return _host_of(end.process), _host_of(end.peer.process)
+
     def heal(self) -> None:
         self._healed_at = 0.0
+        self.unblock()
         self.latency_s, self.stall_share, self.cut_share = LATENCY_S, 0.0, 0.0
 
     def process_died(self, process: Process, *, silently: bool) -> None:
@@ -196,3 +228,8 @@ class Network:
                 peer.forget_received()
             delay = self._random.random() * POWER_LOSS_SILENCE_S if silently else self.latency()
             self.loop.call_later(delay, peer.reset, context=NO_PROCESS)
+
+
+def _host_of(process: Process | None) -> str:
+    """Return the host of a process; clients have none."""
+    return "" if process is None else process.host

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from testkit.simulator.simulation import Outcome, Simulation, run_seed
+from testkit.simulator.simulation import Outcome, SeedRun, Simulation, run_seed
 
 PROGRESS_EVERY = 25
 SHOWN_MAX = 10
@@ -40,7 +40,7 @@ def run_many(
     *,
     mutation: str | None = None,
     stop_at_first: bool = False,
-    simulation_type: type[Simulation] = Simulation,
+    simulation_type: type[SeedRun] = Simulation,
 ) -> list[Outcome]:
     """Run all seeds and return their outcomes; print bad ones at once, and progress every PROGRESS_EVERY seeds."""
     began = time.perf_counter()

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
+from typing import Protocol
 
 from msgspec import Struct, field
 
@@ -95,6 +96,33 @@ def _watched_log(trace: Trace) -> Iterator[_LogWatch]:
         logger.level, logger.propagate, logger.handlers[:] = before
 
 
+class ScheduledFaults(Protocol):
+    done: list[str]  # the kinds of faults so far, in order
+
+
+class SeedRun(Protocol):
+    """One run of a seed, as `run_seed` sees it."""
+
+    flag: str  # command-line flag that selects this kind of seed
+    loop: SimulatedLoop
+
+    def __init__(self, seed: int, trace: Trace) -> None: ...
+
+    @property
+    def faults(self) -> ScheduledFaults: ...
+
+    @property
+    def failures(self) -> list[str]:
+        """Return the failures of nodes that no fault excuses."""
+        ...
+
+    async def run(self) -> None: ...
+
+    def verdict(self) -> list[Anomaly]: ...
+
+    def count(self, outcome: Outcome) -> None: ...
+
+
 class Simulation:
     """A simulation of producers and readers; other kinds of seeds override its public methods and attributes."""
 
@@ -133,11 +161,19 @@ class Simulation:
             trace,
             two_dirs=self._random("directories").random() < 0.4,
         )
-        self.world = World(self.loop, SimulatedClock(self.loop), self.history, (HOST, PORT))
+        self.world = World(self.loop, SimulatedClock(self.loop), self.history, ((HOST, PORT),))
         self.world.keyed = self._is_compacted
-        self.faults = self.faults_type(self.loop, self.network, self.machine, self._random("faults"))
+        self._faults = self.faults_type(self.loop, self.network, self.machine, self._random("faults"))
         self.final_read = FinalRead({})
         self._checking: asyncio.Task[None] | None = None
+
+    @property
+    def faults(self) -> Faults:
+        return self._faults
+
+    @property
+    def failures(self) -> list[str]:
+        return self.machine.failures
 
     def more_options(self) -> dict[str, str]:
         return {}
@@ -207,7 +243,7 @@ class Simulation:
 
 
 def run_seed(
-    seed: int, show: Callable[[str], None] | None = None, simulation_type: type[Simulation] = Simulation
+    seed: int, show: Callable[[str], None] | None = None, simulation_type: type[SeedRun] = Simulation
 ) -> Outcome:
     """Run one seed; the same seed gives exactly the same run."""
     trace = Trace(show)
@@ -224,7 +260,7 @@ def run_seed(
             outcome.failures.append(
                 f"{type(error).__name__}: {error} (at {where.filename.rsplit('/', 1)[-1]}:{where.lineno})"
             )
-        outcome.failures += simulation.machine.failures + watch.unexpected + loop.unhandled()
+        outcome.failures += simulation.failures + watch.unexpected + loop.unhandled()
         outcome.steps, outcome.simulated_s, outcome.faults = loop.steps, loop.now, simulation.faults.done
         loop.close()
     simulation.count(outcome)

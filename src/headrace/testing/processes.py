@@ -108,6 +108,11 @@ class NodeProcess:
 
     def start(self, timeout_s: float = START_S_MAX) -> NodeProcess:
         """Start the node and return when it announces its address; raise ProcessFailed if it exits or times out."""
+        self.launch()
+        return self.wait_until_serving(timeout_s)
+
+    def launch(self) -> None:
+        """Start the process without waiting: the nodes of a cluster need each other to serve."""
         assert not self.is_running, "it is running already"
         self._directory.mkdir(parents=True, exist_ok=True)
         with self.log_file.open("ab") as log:
@@ -118,6 +123,9 @@ class NodeProcess:
                 stderr=log,
                 env={**os.environ, **self._environment},
             )
+
+    def wait_until_serving(self, timeout_s: float = START_S_MAX) -> NodeProcess:
+        """Return when the launched node announces its address; raise ProcessFailed if it exits or times out."""
         try:
             line = self._first_line(timeout_s)
             if not _SERVES.match(line):

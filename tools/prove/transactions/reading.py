@@ -22,11 +22,11 @@ READER = {"enable.auto.commit": False, "auto.offset.reset": "error", "check.crcs
 Records = list[tuple[int, str]]  # offsets and values
 
 
-def create_topics(bootstrap: str, topics: Sequence[str], partitions: int) -> None:
+def create_topics(bootstrap: str, topics: Sequence[str], partitions: int, replicas: int = 1) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    for future in admin.create_topics([NewTopic(topic, partitions, 1) for topic in topics]).values():
+    for future in admin.create_topics([NewTopic(topic, partitions, replicas) for topic in topics]).values():
         future.result(READ_S_MAX)
 
 

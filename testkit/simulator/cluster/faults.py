@@ -1,0 +1,153 @@
+"""The schedule of faults of a simulated cluster, drawn from the seed: processes that end or pause, and links that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from random import Random
+
+from testkit.simulator.cluster.machines import Machines
+from testkit.simulator.loop import SimulatedLoop
+from testkit.simulator.machine import Machine
+from testkit.simulator.network import LATENCY_S, Network
+
+FAULTS_MAX = 6
+CALM_S_MAX = 2.5
+SLOW_LATENCY_S = 0.02
+PAUSE_S = (0.1, 14.0)  # the longest outlast the session of a broker (9 s)
+BLOCKED_S = (0.2, 14.0)
+KINDS = (
+    "kill", "kill", "kill", "kill_the_controller", "kill_two", "kill_all", "stop", "stop", "rolling_restart",
+    "pause", "pause", "pause_the_controller", "isolate", "isolate", "isolate_from_all", "one_way", "bridge",
+    "cut", "slow",
+)  # fmt: skip
+
+
+class ClusterFaults:
+    def __init__(self, loop: SimulatedLoop, network: Network, machines: Machines, random: Random) -> None:
+        self._loop = loop
+        self._network = network
+        self._machines = machines
+        self._random = random
+        self.done: list[str] = []
+
+    async def run(self) -> None:
+        for _ in range(self._random.randint(1, FAULTS_MAX)):
+            await self._calm()
+            kind = self._random.choice(KINDS)
+            self.done.append(kind)
+            await getattr(self, f"_{kind}")()
+
+    async def _calm(self) -> None:
+        """Pause, mostly until all nodes are up again; sometimes the next fault hits a cluster that still recovers."""
+        await asyncio.sleep(self._random.random() * CALM_S_MAX)
+        if self._random.random() < 0.7:
+            await self._machines.until_up()
+            await asyncio.sleep(self._random.random() * CALM_S_MAX)
+
+    async def heal(self) -> None:
+        """End all faults, so that everything must finish from now on."""
+        self._network.heal()
+        for machine in self._machines.all:
+            machine.resume()
+        await self._machines.until_up()
+
+    # --- processes
+
+    def _some(self, count: int = 1) -> list[Machine]:
+        return self._random.sample(self._machines.all, count)
+
+    def _active_controller(self) -> Machine:
+        """Return the machine whose node leads the metadata quorum, or any machine if there is none."""
+        for machine in self._machines.all:
+            controller = None if machine.node is None else machine.node.controller
+            if controller is not None and controller.driver.is_leader:
+                return machine
+        return self._some()[0]
+
+    async def _kill(self) -> None:
+        """Kill a node, half of the time after slowing the network, so that more writes are not yet replicated."""
+        if self._random.random() < 0.5:
+            self._network.latency_s = SLOW_LATENCY_S
+            await asyncio.sleep(self._random.random() * 0.3)
+        self._some()[0].kill()
+        self._network.latency_s = LATENCY_S
+
+    async def _kill_the_controller(self) -> None:
+        self._active_controller().kill()
+
+    async def _kill_two(self) -> None:
+        for machine in self._some(2):
+            machine.kill()
+
+    async def _kill_all(self) -> None:
+        for machine in self._some(len(self._machines.all)):
+            machine.kill()
+
+    async def _stop(self) -> None:
+        await self._some()[0].stop()
+
+    async def _rolling_restart(self) -> None:
+        for machine in self._machines.all:
+            await self._machines.until_up()
+            await machine.stop()
+
+    async def _pause(self) -> None:
+        await self._pause_one(self._some()[0])
+
+    async def _pause_the_controller(self) -> None:
+        await self._pause_one(self._active_controller())
+
+    async def _pause_one(self, machine: Machine) -> None:
+        machine.pause()
+        await asyncio.sleep(self._random.uniform(*PAUSE_S) ** self._random.random())
+        machine.resume()
+
+    # --- links
+
+    async def _isolate(self) -> None:
+        """Cut one node off the others; clients still reach it."""
+        (one,) = self._some()
+        for other in self._machines.hosts:
+            if other != one.host:
+                self._block_both(one.host, other)
+        await self._until_unblocked()
+
+    async def _isolate_from_all(self) -> None:
+        """Cut one node off the others and off the clients."""
+        (one,) = self._some()
+        for other in ("", *self._machines.hosts):
+            if other != one.host:
+                self._block_both(one.host, other)
+        await self._until_unblocked()
+
+    async def _one_way(self) -> None:
+        """Let nothing arrive from one node at another."""
+        source, target = self._some(2)
+        self._network.block(source.host, target.host)
+        await self._until_unblocked()
+
+    async def _bridge(self) -> None:
+        """Leave one node that reaches all others, which do not reach each other."""
+        bridge = self._some()[0].host
+        for one, other in itertools.combinations([host for host in self._machines.hosts if host != bridge], 2):
+            self._block_both(one, other)
+        await self._until_unblocked()
+
+    def _block_both(self, one: str, other: str) -> None:
+        self._network.block(one, other)
+        self._network.block(other, one)
+
+    async def _until_unblocked(self) -> None:
+        await asyncio.sleep(self._random.uniform(*BLOCKED_S))
+        self._network.unblock()
+
+    async def _cut(self) -> None:
+        self._network.cut_some(self._random.randint(1, 6))
+
+    async def _slow(self) -> None:
+        self._network.latency_s = LATENCY_S * self._random.choice((5, 50))
+        self._network.stall_share = self._random.choice((0.0, 0.05))
+        self._network.cut_share = self._random.choice((0.0, 0.02))
+        await asyncio.sleep(self._random.random() * 3)
+        self._network.latency_s, self._network.stall_share, self._network.cut_share = LATENCY_S, 0.0, 0.0

@@ -1,0 +1,1 @@
+"""Clusters of three nodes: a killed broker, and rounds of faults under load."""
