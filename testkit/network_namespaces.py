@@ -25,12 +25,15 @@ def missing() -> str | None:
 
 
 class NamespaceHosts:
-    """Hosts numbered from 1; they exist from `__enter__` to `__exit__`."""
+    """Hosts numbered from 1; they exist from `__enter__` to `__exit__`.
 
-    def __init__(self, count: int) -> None:
+    A program on one of them, which is given their `name`, can cut links too.
+    """
+
+    def __init__(self, count: int, name: str | None = None) -> None:
         self._numbers = range(1, count + 1)
-        self._name = f"hr{os.getpid()}"
-        self._switch = f"{self._name}-{SWITCH}"
+        self.name = f"hr{os.getpid()}" if name is None else name
+        self._switch = f"{self.name}-{SWITCH}"
         self._cut: set[tuple[int, int]] = set()
 
     def __enter__(self) -> NamespaceHosts:
@@ -60,7 +63,7 @@ class NamespaceHosts:
             _ip("netns", "del", namespace, may_fail=True)
 
     def _namespace(self, number: int) -> str:
-        return f"{self._name}-{number}"
+        return f"{self.name}-{number}"
 
     def address(self, number: int) -> str:
         """Return the address of a host, which only the hosts reach."""

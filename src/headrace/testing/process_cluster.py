@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headrace.base.clock import SystemClock
@@ -12,7 +12,7 @@ from headrace.base.ids import NodeId
 from headrace.node.formatting import format_log_dirs, new_cluster_id
 from headrace.storage.disk import DiskFiles
 from headrace.storage.log_dirs import close_log_dirs, open_log_dirs
-from headrace.testing.processes import LOOPBACK, START_S_MAX, NodeProcess, free_port
+from headrace.testing.processes import START_S_MAX, Host, NodeProcess, free_port
 
 REPLICAS_MAX = 3
 
@@ -23,22 +23,28 @@ class ClusterProcesses:
     Internal and new topics have three replicas, or as many as there are nodes, and tolerate the loss of one.
     """
 
-    def __init__(self, nodes: int = 3, settings: Mapping[str, str] | None = None) -> None:
-        """Prepare the nodes. `settings`, by Kafka's names, apply to all of them."""
+    def __init__(
+        self, nodes: int = 3, settings: Mapping[str, str] | None = None, *, hosts: Sequence[Host] | None = None
+    ) -> None:
+        """Prepare the nodes, all on loopback unless `hosts` has one for each. `settings`, by Kafka's names, apply to all."""
         self._temporary = tempfile.TemporaryDirectory(prefix="headrace-cluster-")
         self.cluster_id = new_cluster_id(random.SystemRandom())
         self.replicas = min(nodes, REPLICAS_MAX)
         self.nodes = [
-            NodeProcess(directory=Path(self._temporary.name, str(node_id))) for node_id in range(1, nodes + 1)
+            NodeProcess(directory=Path(self._temporary.name, str(node_id)), host=host)
+            for node_id, host in enumerate(hosts or [Host()] * nodes, 1)
         ]
         controllers = [free_port() for _ in self.nodes]
-        voters = ",".join(f"{node_id}@{LOOPBACK}:{port}" for node_id, port in enumerate(controllers, 1))
+        voters = ",".join(
+            f"{node_id}@{node.host.address}:{port}"
+            for node_id, (node, port) in enumerate(zip(self.nodes, controllers, strict=True), 1)
+        )
         for node_id, (node, controller) in enumerate(zip(self.nodes, controllers, strict=True), 1):
-            address = f"PLAINTEXT://{LOOPBACK}:{node.port}"
+            address = f"PLAINTEXT://{node.bootstrap}"
             node.settings = {
                 "process.roles": "broker,controller",
                 "node.id": str(node_id),
-                "listeners": f"{address},CONTROLLER://{LOOPBACK}:{controller}",
+                "listeners": f"{address},CONTROLLER://{node.host.address}:{controller}",
                 "advertised.listeners": address,
                 "controller.listener.names": "CONTROLLER",
                 "controller.quorum.voters": voters,

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 LOOPBACK = "127.0.0.1"
 START_S_MAX = 60.0
@@ -46,6 +47,13 @@ def free_port() -> int:
     raise OSError(f"no free port found in {FREE_PORT_TRIES} tries")
 
 
+class Host(NamedTuple):
+    """Where a node runs: its address, and the words before its command, such as `ip netns exec NAME`."""
+
+    address: str = LOOPBACK
+    prefix: tuple[str, ...] = ()
+
+
 class NodeProcess:
     """One node process that keeps its port and data directory across restarts."""
 
@@ -55,8 +63,10 @@ class NodeProcess:
         *,
         directory: Path | str | None = None,
         environment: Mapping[str, str] | None = None,
+        host: Host = Host(),  # noqa: B008 -- immutable
     ) -> None:
         """Prepare a node with its data and log in `directory`, by default a temporary one."""
+        self.host = host
         self.settings = dict(settings or {})  # by Kafka's names; changes apply at the next start
         self._environment = dict(environment or {})
         self._temporary = tempfile.TemporaryDirectory(prefix="headrace-") if directory is None else None
@@ -76,7 +86,7 @@ class NodeProcess:
     @property
     def bootstrap(self) -> str:
         """Return the address for bootstrap.servers, as host:port."""
-        return f"{LOOPBACK}:{self.port}"
+        return f"{self.host.address}:{self.port}"
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
@@ -96,7 +106,7 @@ class NodeProcess:
 
     def command(self) -> list[str]:
         """Return the command line that `start` runs; `settings` take precedence over the defaults for tests."""
-        address = f"PLAINTEXT://{LOOPBACK}:{self.port}"
+        address = f"PLAINTEXT://{self.bootstrap}"
         settings = {
             **({} if "listeners" in self.settings else {"listeners": address, "advertised.listeners": address}),
             "log.dirs": str(self.data_dir),
@@ -104,7 +114,7 @@ class NodeProcess:
             **self.settings,
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        return [sys.executable, "-m", "headrace", "serve", *options]
+        return [*self.host.prefix, sys.executable, "-m", "headrace", "serve", *options]
 
     def start(self, timeout_s: float = START_S_MAX) -> NodeProcess:
         """Start the node and return when it announces its address; raise ProcessFailed if it exits or times out."""

@@ -1,12 +1,17 @@
 """Rounds of faults in a cluster of three nodes under load, with a history of all responses.
 
-Idempotent and transactional producers write to replicated topics while nodes are killed, paused and restarted. One thread polls all
-clients, so the history has a total order. After each fault the cluster heals, and the load must make progress again.
+Idempotent and transactional producers write to replicated topics while nodes are killed, paused, cut off and restarted. One thread polls
+all clients, so the history has a total order. After each fault the cluster heals, and the load must make progress again.
+
+Each node has a network namespace of its own, and so do the clients: `run_in_namespaces` starts this module there as a program,
+`python -m tools.prove.cluster.faults ROUNDS SEED NETWORK`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -14,12 +19,14 @@ from random import Random
 
 from testkit.history import FinalRead, History, Place, check
 from testkit.history_transactions import check_transactions
+from testkit.network_namespaces import NamespaceHosts
 
 from headrace.base.ids import METADATA_TOPIC
 from headrace.client.wire.cluster import Cluster
 from headrace.protocol.messages.describe_quorum import DescribeQuorumRequest
 from headrace.testing.process_cluster import ClusterProcesses
-from headrace.testing.processes import LOOPBACK, NodeProcess
+from headrace.testing.processes import Host, NodeProcess
+from tools.prove.registry import ROOT
 from tools.prove.storage.kill_nine import BURST, LoadProducer, Reader
 from tools.prove.storage.kill_nine import PARTITIONS as PLAIN_PARTITIONS
 from tools.prove.storage.kill_nine import TOPICS as PLAIN_TOPICS
@@ -37,6 +44,7 @@ PAUSE_S = (0.2, 14.0)  # the longer ones outlast the session of a broker (9 s)
 HEAL_S_MAX = 60.0
 ENDED_S_MAX = 120.0
 POLL_S = 0.005
+SHOWN_LINES = 30
 PLAIN_PLACES: tuple[Place, ...] = tuple((topic, index) for topic in PLAIN_TOPICS for index in range(PLAIN_PARTITIONS))
 ALL_PLACES = (*PLAIN_PLACES, *TRANSACTIONAL_PLACES)
 SETTINGS = {
@@ -55,13 +63,20 @@ FAULTS = {
     "two nodes killed": 1,
     "all nodes killed": 1,
     "node restarted cleanly": 2,
+    "node cut off from the others": 3,
+    "active controller cut off from the others": 2,
+    "link between two nodes cut": 2,
+    "node cut off from all": 1,
 }
+CLIENT_HOST = NODES + 1
+CUT_S = (0.5, 14.0)
 
 
 class ClusterRounds:
     """The load on a cluster, with a fault of some of its nodes in each round."""
 
-    def __init__(self, cluster: ClusterProcesses, seed: int) -> None:
+    def __init__(self, cluster: ClusterProcesses, hosts: NamespaceHosts, seed: int) -> None:
+        self._hosts = hosts
         self.random = Random(seed)
         self.history = History(time.monotonic)
         self.done: Counter[str] = Counter()
@@ -104,6 +119,8 @@ class ClusterRounds:
         victims = self._victims(fault)
         if fault.endswith("paused"):
             self._pause(victims)
+        elif "cut" in fault:
+            self._cut(fault, victims)
         elif fault.endswith("cleanly"):
             for node in victims:
                 assert node.terminate() == 0, f"no clean stop: {node.log_text()[-3000:]}"
@@ -119,7 +136,7 @@ class ClusterRounds:
         nodes = self._cluster.nodes
         if fault.startswith("active controller"):
             return [self._cluster.node(active_controller(self._cluster))]
-        count = {"two nodes killed": 2, "all nodes killed": len(nodes)}.get(fault, 1)
+        count = {"two nodes killed": 2, "all nodes killed": len(nodes), "link between two nodes cut": 2}.get(fault, 1)
         return self.random.sample(nodes, count)
 
     def _pause(self, victims: list[NodeProcess]) -> None:
@@ -130,6 +147,20 @@ class ClusterRounds:
         finally:
             for node in victims:
                 node.resume()
+
+    def _cut(self, fault: str, victims: list[NodeProcess]) -> None:
+        numbers = [self._cluster.nodes.index(node) + 1 for node in victims]
+        if len(numbers) == 2:
+            self._hosts.cut(*numbers)
+        else:
+            others = range(1, NODES + 1 + fault.endswith("from all"))
+            for other in others:
+                if other != numbers[0]:
+                    self._hosts.cut(numbers[0], other)
+        try:
+            self._run(self.random.uniform(*CUT_S))
+        finally:
+            self._hosts.heal()
 
     def _heal(self) -> None:
         """Run until each producer and some worker has made progress; raise AssertionError if that takes too long."""
@@ -221,7 +252,7 @@ def active_controller(cluster: ClusterProcesses) -> int:
     """Return the id of the node that leads the metadata quorum."""
 
     async def describe() -> int:
-        addresses = [(LOOPBACK, node.port) for node in cluster.nodes if node.is_running]
+        addresses = [(node.host.address, node.port) for node in cluster.nodes if node.is_running]
         async with Cluster(addresses) as client:
             topic = DescribeQuorumRequest.TopicData(
                 topic_name=METADATA_TOPIC, partitions=[DescribeQuorumRequest.PartitionData()]
@@ -232,10 +263,13 @@ def active_controller(cluster: ClusterProcesses) -> int:
     return asyncio.run(describe())
 
 
-def rounds_of_faults(rounds: int, seed: int, print_progress: Callable[[str], None] = lambda text: None) -> str:
-    """Run the rounds and return a summary. Raise AssertionError with the anomalies found."""
-    with ClusterProcesses(NODES, SETTINGS) as cluster:
-        load = ClusterRounds(cluster, seed)
+def rounds_of_faults(
+    hosts: NamespaceHosts, rounds: int, seed: int, print_progress: Callable[[str], None] = lambda text: None
+) -> str:
+    """Run the rounds from the clients' host and return a summary. Raise AssertionError with the anomalies found."""
+    homes = [Host(hosts.address(number), tuple(hosts.prefix(number))) for number in range(1, NODES + 1)]
+    with ClusterProcesses(NODES, SETTINGS, hosts=homes) as cluster:
+        load = ClusterRounds(cluster, hosts, seed)
         try:
             load.begin()
             for number in range(rounds):
@@ -255,3 +289,33 @@ def rounds_of_faults(rounds: int, seed: int, print_progress: Callable[[str], Non
         f"{rounds} rounds ({faults}), {load.acknowledged} records and {load.committed} transactions acknowledged, "
         f"0 anomalies, longest time without a write {load.longest_gap_s:.1f} s (seed {seed})"
     )
+
+
+def run_in_namespaces(rounds: int, seed: int, print_progress: Callable[[str], None] = lambda text: None) -> str:
+    """Make the hosts, run the rounds on the one of the clients, and return their summary."""
+    with NamespaceHosts(NODES + 1) as hosts:
+        command = [sys.executable, "-m", "tools.prove.cluster.faults", str(rounds), str(seed), hosts.name]
+        lines: list[str] = []
+        with subprocess.Popen(
+            [*hosts.prefix(CLIENT_HOST), *command],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                lines.append(line.rstrip())
+                if lines[-1].startswith("round "):
+                    print_progress(lines[-1])
+    assert process.returncode == 0, "\n".join(lines[-SHOWN_LINES:])
+    return lines[-1]
+
+
+def main(rounds: str, seed: str, network: str) -> None:
+    hosts = NamespaceHosts(NODES + 1, network)
+    print(rounds_of_faults(hosts, int(rounds), int(seed), lambda text: print(text, flush=True)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
