@@ -21,10 +21,10 @@ _BILLS = re.compile(r"(\d+) bills were written, (\d+) of them were committed\n")
 _WORK = re.compile(r"lost: \[([\d, ]*)\], done twice: \[([\d, ]*)\]\n\Z")
 
 
-def run(example: str, bootstrap: str, *arguments: str) -> str:
+def run(example: str, *arguments: str) -> str:
     """Run the example and return its output. Raise AssertionError with its errors if it fails."""
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / example), bootstrap, *arguments],
+        [sys.executable, str(EXAMPLES / example), *arguments],
         capture_output=True,
         text=True,
         timeout=RUN_S_MAX,

@@ -1,0 +1,35 @@
+"""Clusters of three nodes."""
+
+from __future__ import annotations
+
+from testkit import network_namespaces
+from testkit.kafka_peer import available
+
+from tools.prove.cluster.faults import run_in_namespaces
+from tools.prove.cluster.survival import survive
+from tools.prove.examples import run
+from tools.prove.registry import check, print_progress, random_seed, require, rounds_or
+
+FAULT_ROUNDS = 200
+
+
+@check(
+    "cluster-survives",
+    "When one of three brokers is killed under load of confluent-kafka and of the Java client, with acks=all, nothing "
+    "is lost or duplicated, and Kafka's tools show the in-sync replicas shrink and grow back",
+)
+def cluster_survives() -> str:
+    require(available())
+    confluent = run("kill_a_broker.py").splitlines()[-1].partition("  ")[2].strip()
+    print_progress(f"confluent-kafka: {confluent}")
+    return f"confluent-kafka: {confluent}; {survive(print_progress)}"
+
+
+@check(
+    "cluster-under-faults",
+    "In 200 rounds of kill -9, pauses and network cuts of random nodes of a cluster, the active controller included, "
+    "under idempotent and transactional load, no anomaly is found",
+)
+def cluster_under_faults() -> str:
+    require(network_namespaces.missing())
+    return run_in_namespaces(rounds_or(FAULT_ROUNDS), random_seed(), print_progress)
