@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.options.node.reasons import OF_TESTS, ONE_NODE
+from headrace.options.node.reasons import OF_TESTS
 from headrace.options.table import LONG_MAX, Kind, Option, OptionTable, unused
 
 QUORUM_OPTIONS = OptionTable(
@@ -163,13 +163,10 @@ QUORUM_OPTIONS = OptionTable(
             "whether unfinished versions of features are offered",
         ),
     ),
-    *unused(
-        ONE_NODE,
-        Option(
-            "sasl.mechanism.controller.protocol",
-            Kind.STRING,
-            "GSSAPI",
-            "the SASL mechanism for connections to controllers",
-        ),
+    Option(
+        "sasl.mechanism.controller.protocol",
+        Kind.STRING,
+        "GSSAPI",
+        "the SASL mechanism for connections to controllers",
     ),
 )
