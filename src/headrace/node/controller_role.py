@@ -17,6 +17,7 @@ from headrace.api.controller.foreign_brokers import ForeignBrokers
 from headrace.api.controller.quorum_requests import Endpoints, QuorumApi
 from headrace.api.sasl import SaslApi
 from headrace.api.table import make_table
+from headrace.base.ids import NO_NODE, NodeId
 from headrace.controller.acls import AclFollower, committed_acls
 from headrace.controller.context import ControllerContext
 from headrace.controller.controller import Controller
@@ -158,6 +159,11 @@ class ControllerRole:
 
     def _committed_features(self) -> dict[str, int]:
         return self._machine.context.committed_features()
+
+    @property
+    def leader(self) -> NodeId:
+        """Return the leader of the quorum, NO_NODE if there is none."""
+        return self._settings.node_id if self.driver.is_leader else NO_NODE
 
     @property
     def bound_ports(self) -> dict[str, int]:

@@ -162,7 +162,12 @@ class ControllerApi:
     # --- forwarded requests
 
     async def envelope(self, context: RequestContext, request: EnvelopeRequest) -> EnvelopeResponse:
-        """Handle the inner request as if its sender had connected to this listener."""
+        """Handle the inner request as if its sender had connected to this listener.
+
+        NOT_CONTROLLER in the envelope itself, rather than in the inner response, makes the broker look for the active controller.
+        """
+        if not self._runtime().leading:
+            return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
         try:
             principal = decode_principal(request.request_principal or b"")
             address = str(ipaddress.ip_address(request.client_host_address))
