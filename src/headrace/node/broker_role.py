@@ -146,6 +146,7 @@ class BrokerRole:
             HeartbeatTimes(
                 interval_s=settings.number("broker.heartbeat.interval.ms") / 1000,
                 failure_timeout_s=settings.number("log.dir.failure.timeout.ms") / 1000,
+                registration_timeout_s=settings.number("initial.broker.registration.timeout.ms") / 1000,
             ),
             lambda: settings.endpoints(self.bound_ports),
             directories,
@@ -245,8 +246,8 @@ class BrokerRole:
             self._settings, self._settings.broker_listeners, self.dispatcher, self._context.metrics, self._security
         )
         self.dispatcher.warm(WARM)
+        await self.registration.register_at_start(previous_broker_epoch)
         await self._fetch_kraft_version()
-        await self.registration.register(previous_broker_epoch)
         self._tasks.append(self._loop.create_task(self._observer.run()))
         await self._caught_up()
         if self.replicas.directories.ignores_cordons():

@@ -115,9 +115,9 @@ QUORUM_OPTIONS = OptionTable(
             at_least=1,
         ),
     ),
+    Option("initial.broker.registration.timeout.ms", Kind.INT, 60000, "how long a starting broker tries to register"),
     *unused(
-        "a broker in the same process registers when it starts, or the start fails",
-        Option("initial.broker.registration.timeout.ms", Kind.INT, 60000, "how long a broker tries to register"),
+        "a start has no limit except initial.broker.registration.timeout.ms",
         Option("server.max.startup.time.ms", Kind.LONG, LONG_MAX, "how long a start may take", at_least=0),
     ),
     *unused(
