@@ -45,7 +45,7 @@ def registration(channel: Channel) -> Registration:
 
 
 def run(work: Callable[[SimulatedLoop], Coroutine[Any, Any, None]]) -> None:
-    loop = SimulatedLoop(Random(1))  # type: ignore[abstract]
+    loop = SimulatedLoop(Random(1))
     loop.run_until_complete(work(loop))
     loop.close()
 
