@@ -73,7 +73,7 @@ def registration(channel: Channel, offline: list[Uuid], given_up: list[StorageFa
     )
     identity = BrokerIdentity(NodeId(1), "c", Uuid(b"i" * 16), rack=None, features={})
     return Registration(
-        channel, identity, HeartbeatTimes(HEARTBEAT_S, 30.0), list, directories, lambda: 5, given_up.append
+        channel, identity, HeartbeatTimes(HEARTBEAT_S, 30.0, 60.0), list, directories, lambda: 5, given_up.append
     )
 
 

@@ -191,7 +191,7 @@ def test_every_unused_option_logs_a_warning_when_it_is_changed(caplog: pytest.Lo
         Kind.LIST: lambda o: ",".join(o.one_of[:1] or ["other"]),
     }
     for option in ALL_OPTIONS.values():
-        if option.unused is None or option.name == "inter.broker.listener.name":
+        if option.unused is None:
             continue
         if option.kind in (Kind.INT, Kind.LONG, Kind.SHORT):
             low = int(option.at_least or 0)

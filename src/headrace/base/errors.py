@@ -142,6 +142,11 @@ class ErrorCode(IntEnum):
     STREAMS_TOPOLOGY_FENCED = 132
     SHARE_SESSION_LIMIT_REACHED = 133
 
+    @classmethod
+    def _missing_(cls, value: object) -> ErrorCode | None:
+        """Take a code that only a newer version knows for UNKNOWN_SERVER_ERROR, as Kafka's clients do."""
+        return cls.UNKNOWN_SERVER_ERROR if isinstance(value, int) else None
+
 
 # The errors that the Java client retries by itself; our client does the same.
 RETRIABLE = frozenset(

@@ -1,4 +1,8 @@
-"""A broker's registration: register an incarnation, wait to be unfenced, send heartbeats, request a controlled shutdown."""
+"""A broker's registration: register an incarnation, wait to be unfenced, send heartbeats, request a controlled shutdown.
+
+The channel finds the active controller and repeats requests for a while. Here it is decided what a refusal means: some end by waiting,
+such as the session of a previous incarnation of this broker, others never do.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,19 @@ from headrace.replication.directories import Directories, StorageFailed
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.05
+REGISTRATION_RETRY_S = 0.2
+LOGGED_AGAIN_S = 10.0  # interval between log lines about the same reason to wait
 CONTROLLED_SHUTDOWN_S_MAX = 30.0
+# Refusals of a registration that end by themselves.
+_PASSING = frozenset(
+    {
+        ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+# Refusals of a heartbeat after which this broker must register again.
+_NOT_REGISTERED = frozenset({ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED})
 
 
 class BrokerIdentity(Struct, frozen=True):
@@ -36,6 +52,7 @@ class BrokerIdentity(Struct, frozen=True):
 class HeartbeatTimes(Struct, frozen=True):
     interval_s: float
     failure_timeout_s: float  # how long a failed directory may stay unreported before the node stops
+    registration_timeout_s: float  # how long a starting broker tries to register before the start fails
 
 
 class Registration:
@@ -67,6 +84,32 @@ class Registration:
         self.broker_epoch = -1
         self.fenced = True
 
+    async def register_at_start(self, previous_broker_epoch: int) -> None:
+        """Register, waiting for controllers and for the session of a previous incarnation to end.
+
+        Raise the last error after `registration_timeout_s`, and at once if waiting cannot help.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._times.registration_timeout_s
+        logged_s = -LOGGED_AGAIN_S
+        while True:
+            try:
+                await self.register(previous_broker_epoch)
+                return
+            except (OSError, HeadraceError) as error:
+                passing = error.code in _PASSING if isinstance(error, KafkaError) else True
+                if not passing or loop.time() + REGISTRATION_RETRY_S >= deadline:
+                    raise
+                if loop.time() - logged_s >= LOGGED_AGAIN_S:
+                    logged_s = loop.time()
+                    log.warning(
+                        "broker %d is not registered yet: %s; trying again for %.0f s (initial.broker.registration.timeout.ms)",
+                        self._identity.node_id,
+                        error,
+                        deadline - loop.time(),
+                    )
+            await asyncio.sleep(REGISTRATION_RETRY_S)
+
     async def register(self, previous_broker_epoch: int) -> None:
         """Register with the controller and store the broker epoch. Raise KafkaError if the controller refuses.
 
@@ -96,11 +139,25 @@ class Registration:
             )
         )
         if response.error_code != ErrorCode.NONE:
-            raise KafkaError(
-                ErrorCode(response.error_code), f"the controller refused to register broker {self._identity.node_id}"
-            )
+            raise self._refusal(ErrorCode(response.error_code))
         self.broker_epoch = response.broker_epoch
         self.fenced = True
+
+    def _refusal(self, code: ErrorCode) -> KafkaError:
+        node_id, cluster_id = self._identity.node_id, self._identity.cluster_id
+        why = {
+            ErrorCode.INCONSISTENT_CLUSTER_ID: (
+                f"the controllers belong to another cluster than the log.dirs of this broker, which were formatted for cluster"
+                f" {cluster_id}: check controller.quorum.voters, controller.quorum.bootstrap.servers and log.dirs"
+            ),
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION: (
+                f"another process with node.id={node_id} has a session, or had one until a moment ago"
+            ),
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED: (
+                "the user of this broker may not act as a broker: make it one of super.users, or allow it ClusterAction"
+            ),
+        }.get(code, "see the log of the active controller")
+        return KafkaError(code, f"the controller refused to register broker {node_id}: {why}")
 
     async def become_active(self) -> None:
         """Send heartbeats until the controller has unfenced this broker."""
@@ -118,12 +175,13 @@ class Registration:
             try:
                 await self._heartbeat()
             except KafkaError as error:
-                log.warning("the controller refused a heartbeat of this broker (%s); registering again", error)
-                await self._again()
+                if error.code in _NOT_REGISTERED:
+                    log.warning("the controller refused a heartbeat of this broker (%s); registering again", error)
+                    await self._again()
+                else:
+                    log.warning("the controller refused a heartbeat of this broker: %s", error)
             except (OSError, HeadraceError) as error:
-                log.warning(
-                    "a heartbeat of this broker did not reach the controller: %s; sending the next one as usual", error
-                )
+                log.warning("a heartbeat of this broker did not reach a controller: %s; sending the next one", error)
             self._check_reported()
 
     def _check_reported(self) -> None:
@@ -158,14 +216,16 @@ class Registration:
     async def leave(self) -> None:
         """Request a controlled shutdown and wait until the controller has moved leadership away.
 
-        Return after `CONTROLLED_SHUTDOWN_S_MAX` even if the controller has not agreed.
+        The controller agrees when the other brokers know the new leaders. Return after `CONTROLLED_SHUTDOWN_S_MAX` even if it has not.
         """
         deadline = asyncio.get_running_loop().time() + CONTROLLED_SHUTDOWN_S_MAX
+        pause_s = 0.0  # a node alone need not wait for others
         while asyncio.get_running_loop().time() < deadline:
             response = await self._heartbeat(want_shut_down=True)
             if response.should_shut_down:
                 return
-            await asyncio.sleep(0)
+            await asyncio.sleep(pause_s)
+            pause_s = RETRY_S
         log.warning(
             "the controller did not move leadership away from this broker within %.0f s; stopping anyway",
             CONTROLLED_SHUTDOWN_S_MAX,

@@ -70,10 +70,8 @@ def format_duration(milliseconds: int | None) -> str | None:
 
 
 def make_error(code: int, message: str | None) -> KafkaError:
-    try:
-        return KafkaError(ErrorCode(code), message or "")
-    except ValueError:
-        return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"error {code}: {message or ''}")
+    known = ErrorCode(code)
+    return KafkaError(known, (message or "") if known == code else f"error {code}: {message or ''}")
 
 
 def check(code: int, message: str | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from functools import cache
 
 from msgspec.structs import replace
 
@@ -16,7 +17,8 @@ from headrace.base.ids import new_uuid
 from headrace.broker.authorization import AclPublisher, find_credential
 from headrace.broker.background import Background, Intervals
 from headrace.broker.client_telemetry import ClientTelemetry
-from headrace.broker.controller_channel import LocalChannel
+from headrace.broker.controller_channel import OwnController, QuorumChannel
+from headrace.broker.controller_discovery import ControllerDiscovery, parse_voters
 from headrace.broker.directory_assignments import DirectoryAssignments
 from headrace.broker.dynamic_options import PRODUCER_EXPIRY, DynamicOptions
 from headrace.broker.forwarding import Forwarding
@@ -29,6 +31,8 @@ from headrace.broker.observer import MetadataObserver
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.registration import BrokerIdentity, HeartbeatTimes, Registration
 from headrace.broker.topic_creation import TopicCreation
+from headrace.client.wire.node_link import Address, NodeLink
+from headrace.client.wire.opening import addresses
 from headrace.coordinators.internal_topics import internal_topics
 from headrace.metadata.image import Image
 from headrace.metadata.loader import MetadataLoader, Publisher
@@ -38,6 +42,7 @@ from headrace.node.broker_apis import BrokerParts, make_broker_apis
 from headrace.node.context import NodeContext
 from headrace.node.coordinator_wiring import Coordinators
 from headrace.node.feature_levels import SUPPORTED_FEATURES
+from headrace.node.link_options import controller_link_options
 from headrace.node.listeners import open_listeners
 from headrace.node.security import SecurityOfListeners, authority_of, make_authorizer
 from headrace.node.settings import Settings
@@ -50,7 +55,6 @@ from headrace.replication.dir_moves import DirMoves
 from headrace.replication.directories import Directories
 from headrace.replication.replicas import Replicas
 from headrace.server.dispatch import Dispatcher
-from headrace.server.frames import FrameHandler
 from headrace.server.listener import Listener
 from headrace.storage.checkpoints import CLEANER_CHECKPOINT
 from headrace.storage.log_dirs import LogDir
@@ -65,14 +69,14 @@ BROKER_RECOVERS, BROKER_RUNS = 2, 3
 
 
 class BrokerRole:
-    def __init__(self, context: NodeContext, directories: Directories, controller: FrameHandler) -> None:
+    def __init__(self, context: NodeContext, directories: Directories, own: OwnController | None) -> None:
         settings = context.settings
         self._context = context
         self._settings = settings
         self._loop = context.loop
         self._listeners: list[Listener] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self._channel = LocalChannel(lambda: controller, f"broker-{settings.node_id}")
+        self._channel = _make_channel(context, own)
         self._options = DynamicOptions(settings.values, settings.explicit, settings.node_id)
         self.replicas = _make_replicas(context, directories, self._options)
         self._forwarding = Forwarding(self._channel)
@@ -142,6 +146,7 @@ class BrokerRole:
             HeartbeatTimes(
                 interval_s=settings.number("broker.heartbeat.interval.ms") / 1000,
                 failure_timeout_s=settings.number("log.dir.failure.timeout.ms") / 1000,
+                registration_timeout_s=settings.number("initial.broker.registration.timeout.ms") / 1000,
             ),
             lambda: settings.endpoints(self.bound_ports),
             directories,
@@ -241,8 +246,8 @@ class BrokerRole:
             self._settings, self._settings.broker_listeners, self.dispatcher, self._context.metrics, self._security
         )
         self.dispatcher.warm(WARM)
+        await self.registration.register_at_start(previous_broker_epoch)
         await self._fetch_kraft_version()
-        await self.registration.register(previous_broker_epoch)
         self._tasks.append(self._loop.create_task(self._observer.run()))
         await self._caught_up()
         if self.replicas.directories.ignores_cordons():
@@ -272,7 +277,8 @@ class BrokerRole:
         for listener in self._listeners:
             listener.stop_accepting()
         try:
-            await self.registration.leave()
+            if self._settings.flag("controlled.shutdown.enable"):
+                await self.registration.leave()
         except (OSError, HeadraceError) as error:
             log.warning(
                 "the shutdown of this broker could not be reported to the controller: %s; stopping anyway", error
@@ -287,6 +293,7 @@ class BrokerRole:
             listener.stop()
         await self.replicas.settle()
         await self.replicas.quiet()
+        await self._channel.close()
         return await self.replicas.close()
 
     def kill(self) -> None:
@@ -297,11 +304,31 @@ class BrokerRole:
         self._background.cancel()
         for listener in self._listeners:
             listener.stop()
+        self._channel.abort()
         self.replicas.abandon()
 
     def _cancel(self) -> None:
         for task in self._tasks:
             task.cancel()
+
+
+def _make_channel(context: NodeContext, own: OwnController | None) -> QuorumChannel:
+    settings = context.settings
+    voters = parse_voters(settings.texts("controller.quorum.voters"))
+    if own is not None:
+        voters.pop(settings.node_id, None)
+    bootstrap = settings.texts("controller.quorum.bootstrap.servers")
+    servers = addresses(",".join(bootstrap), "controller.quorum.bootstrap.servers") if bootstrap else []
+    # A controller in the same process may never need links, so their options are checked only if other nodes are sure to be asked.
+    options = cache(lambda: controller_link_options(settings, context.random))
+    if own is None or voters:
+        options()
+    return QuorumChannel(
+        settings.node_id,
+        own,
+        ControllerDiscovery(voters, [Address(*server) for server in servers]),
+        lambda address: NodeLink(address, options(), context.random),
+    )
 
 
 def _make_replicas(context: NodeContext, directories: Directories, options: DynamicOptions) -> Replicas:

@@ -17,6 +17,7 @@ from headrace.api.controller.foreign_brokers import ForeignBrokers
 from headrace.api.controller.quorum_requests import Endpoints, QuorumApi
 from headrace.api.sasl import SaslApi
 from headrace.api.table import make_table
+from headrace.base.ids import NO_NODE, NodeId
 from headrace.controller.acls import AclFollower, committed_acls
 from headrace.controller.context import ControllerContext
 from headrace.controller.controller import Controller
@@ -127,7 +128,7 @@ class ControllerRole:
 
     def _make_dispatcher(self, quorum: QuorumApi) -> Dispatcher:
         context, node = self._machine.context, self._node
-        controller = ControllerApi(
+        controller = self._broker_requests = ControllerApi(
             lambda: self.runtime,
             self._clock,
             self._loop,
@@ -135,6 +136,7 @@ class ControllerRole:
             context.state,
             self._authority,
             ForeignBrokers(self._settings.node_id, self._loop.time),
+            (self._settings.text("inter.broker.listener.name") or "").upper(),
         )
         versions = ApiVersionsApi(
             lambda: table,
@@ -158,6 +160,11 @@ class ControllerRole:
 
     def _committed_features(self) -> dict[str, int]:
         return self._machine.context.committed_features()
+
+    @property
+    def leader(self) -> NodeId:
+        """Return the leader of the quorum, NO_NODE if there is none."""
+        return self._settings.node_id if self.driver.is_leader else NO_NODE
 
     @property
     def bound_ports(self) -> dict[str, int]:
@@ -224,6 +231,7 @@ class ControllerRole:
     def _end(self) -> None:
         if self._ticker is not None:
             self._ticker.cancel()
+        self._broker_requests.stop()
         for listener in self._listeners:
             listener.stop()
 

@@ -100,7 +100,7 @@ class Node:
         self.controller = ControllerRole(context, ports.files)
         self._roles.append(self.controller)
         await self.controller.start()
-        self.broker = BrokerRole(context, self._directories, self.controller.dispatcher)
+        self.broker = BrokerRole(context, self._directories, self.controller)
         self._roles.append(self.broker)
         await self._unless_failed(self.broker.start(self._previous_epoch))
         listener = settings.text("headrace.http.listener")

@@ -163,9 +163,9 @@ class SecurityOfListeners:
 
 def tls_settings(settings: Settings, listener: str) -> TlsSettings:
     text = partial(_text, settings, listener)
-    _check_store(settings, listener, "keystore")
+    check_store(settings, listener, "keystore")
     if text("ssl.truststore.location") or text("ssl.truststore.certificates"):
-        _check_store(settings, listener, "truststore")
+        check_store(settings, listener, "truststore")
     client_auth = _client_auth(settings, listener)
     trusts = text("ssl.truststore.location") or text("ssl.truststore.certificates")
     if client_auth != "none" and not trusts:
@@ -189,7 +189,8 @@ def tls_settings(settings: Settings, listener: str) -> TlsSettings:
     )
 
 
-def _check_store(settings: Settings, listener: str, store: str) -> None:
+def check_store(settings: Settings, listener: str, store: str) -> None:
+    """Raise ConfigError if a listener's keystore or truststore is not a PEM file."""
     kind = _text(settings, listener, f"ssl.{store}.type")
     if kind != PEM:
         what = "the certificate chain and the private key" if store == "keystore" else "the certificates"
@@ -252,12 +253,6 @@ def _check_scram_login(settings: Settings, listener: str, mechanism: str) -> Non
         return
     if login.module != SCRAM_MODULE:
         raise ConfigError(f"the login module of {mechanism} on {listener} must be {SCRAM_MODULE}, not {login.module}")
-    if login.options:
-        log.warning(
-            "the user in the login line of %s on %s has no effect: it is for connections to other brokers",
-            mechanism,
-            listener,
-        )
 
 
 def _login(settings: Settings, listener: str, mechanism: str) -> Login | None:

@@ -211,8 +211,6 @@ def _warn_if_unused(settings: Settings, option: Option) -> None:
     value = settings.values[option.name]
     if option.unused is None or value in (option.default, *option.anyway, "", []):
         return
-    if option.name == "inter.broker.listener.name" and len(settings.broker_listeners) == 1:
-        return  # the only listener is the inter-broker listener anyway
     log.warning("%s has no effect: %s", option.name, option.unused)
 
 

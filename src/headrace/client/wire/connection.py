@@ -25,6 +25,10 @@ class Disconnected(HeadraceError):
     """The connection is lost or was never made; the request may or may not have been carried out."""
 
 
+class NotConnected(Disconnected):
+    """No connection could be made, so the request was not sent."""
+
+
 class NoResponse(HeadraceError, TimeoutError):
     """The broker did not respond in time; the request may or may not have been carried out."""
 
@@ -56,7 +60,7 @@ class Connection(asyncio.BufferedProtocol):
         timeout_s: float = 10.0,
         security: ClientSecurity = ClientSecurity(),  # noqa: B008 -- immutable
     ) -> Connection:
-        """Connect and log in. Raise Disconnected if the broker is unreachable, KafkaError if it refuses the login."""
+        """Connect and log in. Raise NotConnected if the broker is unreachable, KafkaError if it refuses the login."""
         loop = asyncio.get_running_loop()
         connection = cls(client_id)
         try:
@@ -73,7 +77,7 @@ class Connection(asyncio.BufferedProtocol):
             hint = (
                 "; it may speak TLS (security.protocol)" if isinstance(error, Disconnected) and not security.tls else ""
             )
-            raise Disconnected(f"cannot connect to {host}:{port}: {_reason(error)}{hint}") from error
+            raise NotConnected(f"cannot connect to {host}:{port}: {_reason(error)}{hint}") from error
         except BaseException:
             await connection.close()
             raise
@@ -152,6 +156,12 @@ class Connection(asyncio.BufferedProtocol):
     async def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
+            self._fail(Disconnected("the connection was closed by us"))
+
+    def abort(self) -> None:
+        """Close the connection at once, without sending what is still buffered."""
+        if self._transport is not None:
+            self._transport.abort()
             self._fail(Disconnected("the connection was closed by us"))
 
     async def _agree_on_versions(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from headrace.client.retry import Backoff
-from headrace.client.wire.connection import Connection, Disconnected
+from headrace.client.wire.connection import Connection, NotConnected
 from headrace.client.wire.security import ClientSecurity
 
 CONNECT_TIMEOUT_S = 5.0
@@ -55,7 +55,7 @@ class NodeLink:
     async def request(self, message: Any, *, version: int | None = None, timeout_s: float | None = None) -> Any:
         """Return the response. Raise Disconnected or NoResponse if there is none: the request may have been carried out.
 
-        Raise KafkaError if the node refuses the login.
+        Raise NotConnected if it was not even sent, KafkaError if the node refuses the login.
         """
         connection = await self._connected()
         timeout_s = self._options.request_timeout_s if timeout_s is None else timeout_s
@@ -65,11 +65,11 @@ class NodeLink:
         if self._connection is not None and self._connection.is_open:
             return self._connection
         if self._closed:
-            raise Disconnected(f"the link to {self.address} is closed")
+            raise NotConnected(f"the link to {self.address} is closed")
         if self._opening is None:
             loop = asyncio.get_running_loop()
             if loop.time() < self._not_before_s:
-                raise Disconnected(f"{self.address} could not be reached a moment ago: {self._last_error}")
+                raise NotConnected(f"{self.address} could not be reached a moment ago: {self._last_error}")
             if self._connection is not None:
                 self._connection.retire()  # its session ends soon; responses under way still arrive
                 self._connection = None
@@ -81,7 +81,7 @@ class NodeLink:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
             if opening.cancelled():
-                raise Disconnected(f"the link to {self.address} is closed") from None
+                raise NotConnected(f"the link to {self.address} is closed") from None
             raise
 
     async def _open(self) -> Connection:
@@ -117,6 +117,15 @@ class NodeLink:
             self._opening.cancel()
         if self._connection is not None:
             await self._connection.close()
+            self._connection = None
+
+    def abort(self) -> None:
+        """Close the connection at once, as if the process had died."""
+        self._closed = True
+        if self._opening is not None:
+            self._opening.cancel()
+        if self._connection is not None:
+            self._connection.abort()
             self._connection = None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.options.node.reasons import ONE_LOOP, ONE_NODE, PLUGINS
+from headrace.options.node.reasons import ONE_LOOP, PLUGINS
 from headrace.options.table import INT_MAX, Kind, Option, OptionTable, unused
 
 # Socket buffers default to the system's choice: Kafka's default would limit the data in flight to 102400 bytes per round trip.
@@ -77,29 +77,33 @@ NETWORK_OPTIONS = OptionTable(
         "partitions on one page of DescribeTopicPartitions",
         at_least=1,
     ),
+    Option("inter.broker.listener.name", Kind.STRING, None, "the listener that other brokers connect to"),
+    Option(
+        "security.inter.broker.protocol",
+        Kind.STRING,
+        "PLAINTEXT",
+        "instead of inter.broker.listener.name: the first listener with this protocol",
+        one_of=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+    ),
+    Option("request.timeout.ms", Kind.INT, 30000, "how long a request of this node to another may take", at_least=1),
+    Option(
+        "socket.connection.setup.timeout.ms",
+        Kind.LONG,
+        10000,
+        "how long a connection to another node may take to open",
+        at_least=1,
+    ),
     *unused(
-        ONE_NODE,
-        Option("inter.broker.listener.name", Kind.STRING, None, "the listener that other brokers connect to"),
-        Option(
-            "security.inter.broker.protocol",
-            Kind.STRING,
-            "PLAINTEXT",
-            "instead of inter.broker.listener.name: the first listener with this protocol",
-            one_of=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
-        ),
-        Option("request.timeout.ms", Kind.INT, 30000, "how long a request of the broker itself may take"),
-        Option(
-            "socket.connection.setup.timeout.ms",
-            Kind.LONG,
-            10000,
-            "how long a connection to another node may take to open",
-        ),
+        "connections to other nodes have one limit, socket.connection.setup.timeout.ms",
         Option(
             "socket.connection.setup.timeout.max.ms",
             Kind.LONG,
             30000,
             "the upper bound of that time after failures",
         ),
+    ),
+    *unused(
+        "requests to controllers are repeated until request.timeout.ms",
         Option("controller.socket.timeout.ms", Kind.INT, 30000, "how long the controller may take to respond"),
     ),
     *unused(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.options.node.reasons import OF_TESTS, ONE_NODE
+from headrace.options.node.reasons import OF_TESTS
 from headrace.options.table import LONG_MAX, Kind, Option, OptionTable, unused
 
 QUORUM_OPTIONS = OptionTable(
@@ -115,9 +115,9 @@ QUORUM_OPTIONS = OptionTable(
             at_least=1,
         ),
     ),
+    Option("initial.broker.registration.timeout.ms", Kind.INT, 60000, "how long a starting broker tries to register"),
     *unused(
-        "a broker in the same process registers when it starts, or the start fails",
-        Option("initial.broker.registration.timeout.ms", Kind.INT, 60000, "how long a broker tries to register"),
+        "a start has no limit except initial.broker.registration.timeout.ms",
         Option("server.max.startup.time.ms", Kind.LONG, LONG_MAX, "how long a start may take", at_least=0),
     ),
     *unused(
@@ -163,13 +163,10 @@ QUORUM_OPTIONS = OptionTable(
             "whether unfinished versions of features are offered",
         ),
     ),
-    *unused(
-        ONE_NODE,
-        Option(
-            "sasl.mechanism.controller.protocol",
-            Kind.STRING,
-            "GSSAPI",
-            "the SASL mechanism for connections to controllers",
-        ),
+    Option(
+        "sasl.mechanism.controller.protocol",
+        Kind.STRING,
+        "GSSAPI",
+        "the SASL mechanism for connections to controllers",
     ),
 )

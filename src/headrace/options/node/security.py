@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.options.node.reasons import NO_TOKENS, ONE_NODE, OPENSSL, PLUGINS
+from headrace.options.node.reasons import NO_TOKENS, OPENSSL, PLUGINS
 from headrace.options.table import Kind, Option, OptionTable, unused
 
 SECURITY_OPTIONS = OptionTable(
@@ -66,20 +66,17 @@ SECURITY_OPTIONS = OptionTable(
             "sasl.jaas.config", Kind.PASSWORD, None, "the login module and its users, of one listener and mechanism"
         ),
     ),
-    *unused(
-        ONE_NODE,
-        Option(
-            "sasl.mechanism.inter.broker.protocol",
-            Kind.STRING,
-            "GSSAPI",
-            "the SASL mechanism for connections to other brokers",
-        ),
-        Option(
-            "ssl.endpoint.identification.algorithm",
-            Kind.STRING,
-            "https",
-            "whether the name in another broker's certificate is checked; empty: no",
-        ),
+    Option(
+        "sasl.mechanism.inter.broker.protocol",
+        Kind.STRING,
+        "GSSAPI",
+        "the SASL mechanism for connections to other brokers",
+    ),
+    Option(
+        "ssl.endpoint.identification.algorithm",
+        Kind.STRING,
+        "https",
+        "whether the name in another node's certificate is checked; empty: no",
     ),
     *unused(
         OPENSSL,
