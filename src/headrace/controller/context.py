@@ -47,6 +47,13 @@ class ControllerContext:
     def __post_init__(self) -> None:
         self.state = ClusterState(lambda: Table(self.undo))
 
+    def reset(self) -> None:
+        """Drop the state. It is emptied in place, because others hold references to it."""
+        for cells in vars(self.state).values():
+            assert isinstance(cells, Table)
+            cells.clear()
+        self.last_heartbeat_ms.clear()
+
     def brokers(self) -> list[tuple[int, Broker]]:
         return self._items(self.state.brokers)
 
