@@ -232,7 +232,7 @@ class Machine:
     # --- inspection
 
     def _recovery_points(self) -> dict[tuple[str, int], int]:
-        if self.node is None:
+        if self.node is None or self.node.broker is None:
             return {}
         return {
             (partition.name.topic, partition.name.partition): partition.log.recovery_point
@@ -242,7 +242,7 @@ class Machine:
 
     def check(self) -> None:
         """Assert the invariants of every open log."""
-        if self.node is None:
+        if self.node is None or self.node.broker is None:
             return
         for partition in self.node.broker.replicas.all():
             if partition.offline is None:
@@ -256,4 +256,4 @@ class Machine:
 
     @staticmethod
     def offline_of(node: Node) -> list[str]:
-        return [str(name) for name in node.broker.replicas.offline()]
+        return [] if node.broker is None else [str(name) for name in node.broker.replicas.offline()]

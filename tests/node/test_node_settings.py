@@ -71,7 +71,9 @@ def test_the_defaults_are_a_single_node_on_localhost() -> None:
 @pytest.mark.parametrize(
     ("setting", "reported"),
     [
-        ("process.roles=broker", "process.roles"),
+        ("process.roles=broker", "only a broker"),
+        ("process.roles=broker,zookeeper", "process.roles"),
+        ("process.roles=controller", "only a controller has no listener for clients"),
         ("node.id=one", "node.id"),
         ("broker.id=7", "node.id must be set|two names of the same option"),
         ("listeners=PLAINTEXT:9092", "listeners"),
@@ -81,7 +83,10 @@ def test_the_defaults_are_a_single_node_on_localhost() -> None:
         ("listeners=EXTERNAL://localhost:9092", "listener.security.protocol.map"),
         ("listeners=PLAINTEXT://0.0.0.0:9092", "advertised.listeners is not set"),
         ("listener.security.protocol.map=PLAINTEXT:TLS", "SASL_SSL"),
-        ("controller.quorum.voters=1@a:1,2@b:2", "quorum of one"),
+        ("controller.quorum.voters=2@a:1,3@b:2", "must be one of the voters"),
+        ("controller.quorum.voters=1@a:1,1@b:2", "only once"),
+        ("controller.quorum.voters=1@a", "host:port"),
+        ("controller.quorum.bootstrap.servers=a", "controller.quorum.bootstrap.servers"),
         ("advertised.listeners=OTHER://a:1", "OTHER"),
         ("advertised.listeners=PLAINTEXT://[::]:9092", "clients cannot connect"),
         ("inter.broker.listener.name=OTHER", "one of the listeners of the broker"),

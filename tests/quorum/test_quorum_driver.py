@@ -12,9 +12,10 @@ from tests.fakes import FakeClock
 from headrace.base.errors import CorruptData
 from headrace.base.ids import METADATA_TOPIC_ID, ZERO_UUID, NodeId, TopicPartition, Uuid
 from headrace.protocol.messages.stored.metadata_cluster import NoOpRecord
-from headrace.quorum.driver import QuorumDriver, QuorumFailed
+from headrace.quorum.driver import QuorumDriver, QuorumFailed, ReplicaFiles
 from headrace.quorum.log import MetadataLog
 from headrace.quorum.log_view import MetadataLogView
+from headrace.quorum.peers import NoPeers
 from headrace.quorum.snapshots import SnapshotFiles
 from headrace.quorum.store import ElectionStore
 from headrace.raft.effects import ElectionState
@@ -32,16 +33,23 @@ VOTER_IDS = frozenset({NodeId(1)})
 
 
 def open_driver(directory: Path, loop: asyncio.AbstractEventLoop) -> QuorumDriver:
-    files = DiskFiles()
+    disk = DiskFiles()
     opened, _ = Log.open(
-        files, str(directory), TopicPartition("m", 0), LogConfig(), topic_id=METADATA_TOPIC_ID, now_ms=1
+        disk, str(directory), TopicPartition("m", 0), LogConfig(), topic_id=METADATA_TOPIC_ID, now_ms=1
     )
-    store = ElectionStore(files, str(directory), VOTER_IDS)
+    store = ElectionStore(disk, str(directory), VOTER_IDS)
     metadata_log = MetadataLog(opened, FakeClock(1))
-    view = MetadataLogView(metadata_log, SnapshotFiles(files, str(directory)))
+    snapshots = SnapshotFiles(disk, str(directory))
+    view = MetadataLogView(metadata_log, snapshots)
     voters = VoterHistory(VoterSet.of_ids(1))
     raft = RaftNode(ReplicaKey(NodeId(1)), voters, store.load(), view, Timeouts(), Random(1))
-    return QuorumDriver(raft, metadata_log, store, loop)
+    files = ReplicaFiles(metadata_log, snapshots, store)
+    return QuorumDriver(raft, files, NoPeers(), loop)
+
+
+async def lead(driver: QuorumDriver) -> None:
+    driver.start()
+    await asyncio.wait_for(asyncio.shield(driver.joined), 5)
 
 
 def test_each_restart_starts_a_higher_epoch_and_keeps_the_log(tmp_path: Path) -> None:
@@ -49,7 +57,7 @@ def test_each_restart_starts_a_higher_epoch_and_keeps_the_log(tmp_path: Path) ->
         loop = asyncio.get_running_loop()
         for epoch in (1, 2, 3):
             driver = open_driver(tmp_path, loop)
-            await driver.lead()
+            await lead(driver)
             assert driver.raft.epoch == epoch and driver.high_watermark == 2 * epoch - 1
             committed: list[int] = []
             driver.on_committed(committed.append)
@@ -73,7 +81,7 @@ def test_each_restart_starts_a_higher_epoch_and_keeps_the_log(tmp_path: Path) ->
 def test_fifty_proposals_need_only_two_fsyncs(tmp_path: Path) -> None:
     async def run() -> None:
         driver = open_driver(tmp_path, asyncio.get_running_loop())
-        await driver.lead()
+        await lead(driver)
         syncs: list[int] = []
         original = driver.log.log.pending_sync
 
@@ -95,7 +103,7 @@ def test_fifty_proposals_need_only_two_fsyncs(tmp_path: Path) -> None:
 def test_a_failed_fsync_ends_leadership_and_fails_the_driver(tmp_path: Path) -> None:
     async def run() -> None:
         driver = open_driver(tmp_path, asyncio.get_running_loop())
-        await driver.lead()
+        await lead(driver)
         lost: list[bool] = []
         driver.on_lost(lambda: lost.append(True))
 

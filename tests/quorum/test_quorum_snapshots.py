@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.fakes import FakeClock
 
-from headrace.base.errors import ConfigError, CorruptData
+from headrace.base.errors import CorruptData
 from headrace.base.ids import NodeId, Uuid
 from headrace.metadata.snapshot import snapshot_records
 from headrace.metadata.state import ClusterState, replay
@@ -20,13 +20,14 @@ from headrace.protocol.declare import Struct
 from headrace.protocol.messages.embedded import KRaftVersionRecord, VotersRecord
 from headrace.protocol.messages.stored.metadata_cluster import ConfigRecord, FeatureLevelRecord
 from headrace.quorum import snapshotter as snapshotter_module
-from headrace.quorum.driver import QuorumDriver
+from headrace.quorum.driver import QuorumDriver, ReplicaFiles
 from headrace.quorum.log_view import MetadataLogView
 from headrace.quorum.opening import open_metadata
+from headrace.quorum.peers import NoPeers
 from headrace.quorum.snapshots import SnapshotFiles, SnapshotId, snapshot_batches, snapshot_timestamp
 from headrace.quorum.snapshotter import SnapshotPolicy, Snapshotter
 from headrace.quorum.store import ElectionStore
-from headrace.quorum.voter_records import VoterRecords, check_voters, directory_of
+from headrace.quorum.voter_records import VoterRecords, directory_of
 from headrace.raft.election import Timeouts
 from headrace.raft.membership import VoterHistory
 from headrace.raft.node import RaftNode
@@ -121,7 +122,7 @@ def control(kind: ControlType, message: Struct) -> ParsedControlRecord:
     return ParsedControlRecord(0, 0, kind, codec(type(message), 0).encode(message))
 
 
-def test_voter_records_round_trip_and_may_name_only_this_node() -> None:
+def test_voter_records_round_trip_and_garbage_is_refused() -> None:
     voter = VotersRecord.Voter(voter_id=1, voter_directory_id=Uuid(b"d" * 16))
     found = VoterRecords().after(
         [
@@ -129,11 +130,11 @@ def test_voter_records_round_trip_and_may_name_only_this_node() -> None:
             control(ControlType.KRAFT_VOTERS, VotersRecord(voters=[voter])),
         ]
     )
-    assert found.kraft_version == 1 and directory_of(found, 1) == b"d" * 16
+    assert found.kraft_version == 1 and directory_of(found, NodeId(1)) == b"d" * 16
     assert VoterRecords().after(ParsedControlRecord(0, 0, one.type, one.value) for one in found.control()) == found
-    check_voters(found, 1)
-    with pytest.raises(ConfigError, match="quorum of one"):
-        check_voters(found, 2)
+    for voters in ([], [voter, voter], [VotersRecord.Voter(voter_id=-1)]):
+        with pytest.raises(CorruptData):
+            found.after([control(ControlType.KRAFT_VOTERS, VotersRecord(voters=voters))])
     with pytest.raises(CorruptData):
         found.after([ParsedControlRecord(0, 0, ControlType.KRAFT_VOTERS, b"\xff")])
 
@@ -148,7 +149,8 @@ class QuorumHarness:
         view = MetadataLogView(self.stored.log, self.stored.snapshots)
         voters = VoterHistory(VoterSet.of_ids(1))
         raft = RaftNode(ReplicaKey(NodeId(1)), voters, store.load(), view, Timeouts(), Random(1))
-        self.driver = QuorumDriver(raft, self.stored.log, store, loop)
+        files = ReplicaFiles(self.stored.log, self.stored.snapshots, store)
+        self.driver = QuorumDriver(raft, files, NoPeers(), loop)
         self.state = ClusterState(dict)
         if self.stored.newest is not None:
             for batch in self.stored.snapshots.read(self.stored.newest):
@@ -161,13 +163,17 @@ class QuorumHarness:
             self.driver,
             self.stored.snapshots,
             lambda: self.state,
-            lambda: self.stored.voters,
+            lambda: self.driver.high_watermark,
             SnapshotPolicy(
                 **{"bytes_between": 1 << 40, "interval_ms": 0, "retention_bytes": -1, "retention_ms": -1, **policy}
             ),
             clock,
             loop,
         )
+
+    async def lead(self) -> None:
+        self.driver.start()
+        await asyncio.wait_for(asyncio.shield(self.driver.joined), 5)
 
     async def write(self, found: Sequence[Struct]) -> None:
         for record in found:
@@ -190,7 +196,7 @@ def test_snapshots_are_taken_by_size_and_by_time_only_if_there_are_new_records(t
     async def run() -> None:
         loop, clock = asyncio.get_running_loop(), FakeClock(NOW_MS)
         harness = QuorumHarness(tmp_path / "m", loop, clock, bytes_between=5_000, interval_ms=60_000)
-        await harness.driver.lead()
+        await harness.lead()
         await harness.tick()
         assert harness.stored.snapshots.ids == []
         await harness.write(records(100))
@@ -222,7 +228,7 @@ def test_retention_bytes_deletes_old_snapshots_and_the_log_below_them(
     async def run() -> None:
         loop, clock = asyncio.get_running_loop(), FakeClock(NOW_MS)
         harness = QuorumHarness(tmp_path / "m", loop, clock, bytes_between=15_000, retention_bytes=30_000)
-        await harness.driver.lead()
+        await harness.lead()
         for _ in range(8):
             await harness.write(records(100))
             await harness.tick()
@@ -241,7 +247,7 @@ def test_retention_ms_deletes_expired_snapshots_but_keeps_the_newest(tmp_path: P
     async def run() -> None:
         loop, clock = asyncio.get_running_loop(), FakeClock(NOW_MS)
         harness = QuorumHarness(tmp_path / "m", loop, clock, interval_ms=1, retention_ms=1_000)
-        await harness.driver.lead()
+        await harness.lead()
         for _ in range(3):
             clock.advance(600)
             await harness.write(records(1))
@@ -262,7 +268,7 @@ def test_a_failed_snapshot_is_logged_and_the_next_one_succeeds(
     async def run() -> None:
         loop, clock = asyncio.get_running_loop(), FakeClock(NOW_MS)
         harness = QuorumHarness(tmp_path / "m", loop, clock, bytes_between=1)
-        await harness.driver.lead()
+        await harness.lead()
         begin = harness.stored.snapshots.begin
 
         def refuse(snapshot: SnapshotId) -> None:

@@ -123,10 +123,12 @@ class AclFollower:
         self._context = context
         self._authorizer = authorizer
         self._touched: list[tuple[int, Uuid]] = []  # offset of an uncommitted record, and the ACL that it changes
+        self._known: set[Uuid] = set()  # ACLs of the authorizer
 
     def load(self) -> None:
-        """Load all ACLs; call this once the controller has read its log."""
-        for acl_id in committed_acls(self._context):
+        """Load all ACLs and drop those that are gone; call this when the controller's state was replaced."""
+        self._touched = []
+        for acl_id in self._known | committed_acls(self._context).keys():
             self._update(acl_id)
 
     def applied(self, record: Any, offset: int) -> None:
@@ -148,6 +150,7 @@ class AclFollower:
         table = self._context.state.acls
         assert isinstance(table, Table)
         record = table.committed(acl_id)
+        (self._known.discard if record is None else self._known.add)(acl_id)
         self._authorizer.change(acl_id, None if record is None else acl_of(record))
 
 

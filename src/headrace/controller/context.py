@@ -51,6 +51,13 @@ class ControllerContext:
         self.state = ClusterState(lambda: Table(self.undo))
         self.sessions = BrokerSessions(self.session_timeout_ms)
 
+    def reset(self) -> None:
+        """Drop the state. It is emptied in place, because others hold references to it."""
+        for cells in vars(self.state).values():
+            assert isinstance(cells, Table)
+            cells.clear()
+        self.last_heartbeat_ms.clear()
+
     def brokers(self) -> list[tuple[int, Broker]]:
         return self._items(self.state.brokers)
 

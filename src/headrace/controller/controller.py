@@ -98,6 +98,12 @@ class Controller:
             if self.on_applied is not None:
                 self.on_applied(counted, offset)
 
+    def reset(self) -> None:
+        """Forget all records, before the state is rebuilt from a snapshot."""
+        self._bootstrapped = False
+        self._transaction = TransactionBuffer()
+        self.context.reset()
+
     def on_timer(self, timer: Hashable, now_ms: int, tx: Tx) -> None:
         match timer:
             case (brokers.SESSION, int(broker_id)):

@@ -13,12 +13,12 @@ from headrace.api.api_versions import ApiVersionsApi
 from headrace.api.data.produce_single import SingleProduce
 from headrace.api.table import make_table
 from headrace.base.errors import HeadraceError
-from headrace.base.ids import new_uuid
+from headrace.base.ids import NO_NODE, new_uuid
 from headrace.broker.authorization import AclPublisher, find_credential
 from headrace.broker.background import Background, Intervals
 from headrace.broker.client_telemetry import ClientTelemetry
 from headrace.broker.controller_channel import OwnController, QuorumChannel
-from headrace.broker.controller_discovery import ControllerDiscovery, parse_voters
+from headrace.broker.controller_discovery import ControllerDiscovery
 from headrace.broker.directory_assignments import DirectoryAssignments
 from headrace.broker.dynamic_options import PRODUCER_EXPIRY, DynamicOptions
 from headrace.broker.forwarding import Forwarding
@@ -31,8 +31,7 @@ from headrace.broker.observer import MetadataObserver
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.registration import BrokerIdentity, HeartbeatTimes, Registration
 from headrace.broker.topic_creation import TopicCreation
-from headrace.client.wire.node_link import Address, NodeLink
-from headrace.client.wire.opening import addresses
+from headrace.client.wire.node_link import NodeLink
 from headrace.coordinators.internal_topics import internal_topics
 from headrace.metadata.image import Image
 from headrace.metadata.loader import MetadataLoader, Publisher
@@ -100,7 +99,9 @@ class BrokerRole:
         self.groups = self._coordinators.groups
         self.transactions = self._coordinators.transactions
         self._loader = MetadataLoader(self._publishers())
-        self._observer = MetadataObserver(self._channel, self._loader, settings.node_id, context.cluster_id)
+        # The broker of a combined node fetches without an id: under its own it would vouch for the disk of the voter.
+        observer_id = NO_NODE if settings.is_controller else settings.node_id
+        self._observer = MetadataObserver(self._channel, self._loader, observer_id, context.cluster_id)
         self.registration = self._make_registration(directories)
         self.replicas.on_directory_failed = self.registration.heartbeat_now
         directories.may_cordon = lambda: self.image.features.get(METADATA_VERSION, 0) >= CORDONED_LEVEL
@@ -314,11 +315,9 @@ class BrokerRole:
 
 def _make_channel(context: NodeContext, own: OwnController | None) -> QuorumChannel:
     settings = context.settings
-    voters = parse_voters(settings.texts("controller.quorum.voters"))
+    voters = dict(settings.quorum_voters)
     if own is not None:
         voters.pop(settings.node_id, None)
-    bootstrap = settings.texts("controller.quorum.bootstrap.servers")
-    servers = addresses(",".join(bootstrap), "controller.quorum.bootstrap.servers") if bootstrap else []
     # A controller in the same process may never need links, so their options are checked only if other nodes are sure to be asked.
     options = cache(lambda: controller_link_options(settings, context.random))
     if own is None or voters:
@@ -326,7 +325,7 @@ def _make_channel(context: NodeContext, own: OwnController | None) -> QuorumChan
     return QuorumChannel(
         settings.node_id,
         own,
-        ControllerDiscovery(voters, [Address(*server) for server in servers]),
+        ControllerDiscovery(voters, settings.bootstrap_controllers),
         lambda address: NodeLink(address, options(), context.random),
     )
 

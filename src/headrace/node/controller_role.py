@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 from headrace.api.admin.acls import ControllerAclsApi
@@ -14,10 +13,14 @@ from headrace.api.api_versions import ApiVersionsApi
 from headrace.api.controller.admin_requests import ControllerAdminApi
 from headrace.api.controller.broker_requests import ControllerApi
 from headrace.api.controller.foreign_brokers import ForeignBrokers
-from headrace.api.controller.quorum_requests import Endpoints, QuorumApi
+from headrace.api.controller.quorum.describe import DescribeQuorumApi, Endpoints
+from headrace.api.controller.quorum.fetch import QuorumFetchApi
+from headrace.api.controller.quorum.membership import QuorumMembership
+from headrace.api.controller.quorum.snapshots import FetchSnapshotApi
+from headrace.api.controller.quorum.votes import VotesApi
 from headrace.api.sasl import SaslApi
-from headrace.api.table import make_table
-from headrace.base.ids import NO_NODE, NodeId
+from headrace.api.table import Api, make_table
+from headrace.base.ids import NodeId
 from headrace.controller.acls import AclFollower, committed_acls
 from headrace.controller.context import ControllerContext
 from headrace.controller.controller import Controller
@@ -28,21 +31,16 @@ from headrace.node.context import NodeContext
 from headrace.node.feature_levels import SUPPORTED_FEATURES
 from headrace.node.formatting import read_bootstrap
 from headrace.node.listeners import open_listeners
+from headrace.node.quorum_wiring import make_driver
 from headrace.node.security import SecurityOfListeners, authority_of, make_authorizer
 from headrace.node.settings import Settings
 from headrace.options.node_options import NODE_OPTIONS
 from headrace.options.table import Kind
-from headrace.quorum.driver import QuorumDriver
 from headrace.quorum.journal import QuorumJournal
-from headrace.quorum.log_view import MetadataLogView
 from headrace.quorum.opening import open_metadata
+from headrace.quorum.snapshots import SnapshotFiles
 from headrace.quorum.snapshotter import SnapshotPolicy, Snapshotter
-from headrace.quorum.store import ElectionStore
-from headrace.quorum.voter_records import check_voters, directory_of
-from headrace.raft.election import Timeouts
-from headrace.raft.membership import VoterHistory
-from headrace.raft.node import RaftNode
-from headrace.raft.voters import ReplicaKey, VoterSet
+from headrace.quorum.standby import Standby
 from headrace.server.dispatch import Dispatcher
 from headrace.server.listener import Listener
 from headrace.statemachine.runtime import Runtime
@@ -52,10 +50,12 @@ from headrace.storage.log_dirs import METADATA_PARTITION
 log = logging.getLogger(__name__)
 
 TICK_S = 0.1
-LOAD_SLICE_S = 0.005
+REPORT_S = 3.0  # how often a start that waits says for what
 
 
 class ControllerRole:
+    """A controller: it leads the cluster while its replica leads the quorum, and is a hot standby otherwise."""
+
     def __init__(self, node: NodeContext, files: Files) -> None:
         self._node = node
         self._settings = settings = node.settings
@@ -63,70 +63,65 @@ class ControllerRole:
         self._loop = node.loop
         self._metrics = node.metrics
         self._listeners: list[Listener] = []
-        self._ticker: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         directory = f"{settings.metadata_dir}/{METADATA_PARTITION}"
-        self._stored = open_metadata(
+        stored = open_metadata(
             files,
             directory,
             settings.number("metadata.log.segment.bytes"),
             settings.number("metadata.log.segment.ms"),
             node.clock,
         )
-        check_voters(self._stored.voters, settings.node_id)
-        self.driver = self._make_driver(files, directory)
-        context = _make_context(node, self._stored.voters.kraft_version)
+        self.driver = make_driver(node, files, directory, stored)
+        context = _make_context(node, stored.voters.kraft_version)
         self._machine = Controller(context, read_bootstrap(files, settings.metadata_dir))
         self._authorizer = make_authorizer(settings)
         self._authority = authority_of(self._authorizer)
         self._security = SecurityOfListeners(
             settings, node.clock.now_ms, node.random, context.find_credential, self._authority
         )
+        # The fetch handler subscribes to commits BEFORE the journal does: observers are sent a change before its author gets a
+        # response.
+        quorum = self._make_quorum_apis(stored.snapshots)
+        journal = QuorumJournal(self.driver, lambda: context.metadata_version)
+        self.runtime: Runtime[Any, Any] = Runtime(self._machine, journal)
+        self._standby = Standby(
+            self.driver, journal, self.runtime, self._machine, stored.snapshots, node.clock, node.loop
+        )
+        if self._authorizer is not None:
+            # AFTER the journal: the tables commit a change BEFORE the authorizer reads it.
+            acls = AclFollower(context, self._authorizer)
+            self._machine.on_applied = acls.applied
+            journal.on_committed(acls.committed)
+            self._standby.on_followed = acls.committed
+            self._standby.on_loaded = acls.load
         self._snapshotter = Snapshotter(
             self.driver,
-            self._stored.snapshots,
+            stored.snapshots,
             context.committed_state,
-            lambda: self._stored.voters,
+            lambda: self._standby.applied_end,
             _snapshot_policy(settings),
             node.clock,
             node.loop,
         )
-        # QuorumApi subscribes to commits BEFORE the journal does: observers are sent a change before its author gets a response.
-        quorum = self._make_quorum_api()
-        self._journal = QuorumJournal(self.driver, lambda: context.metadata_version)
-        self.runtime: Runtime[Any, Any] = Runtime(self._machine, self._journal)
-        if self._authorizer is not None:
-            # AFTER the journal: the tables commit a change BEFORE the authorizer reads it.
-            self._acls = AclFollower(context, self._authorizer)
-            self._machine.on_applied = self._acls.applied
-            self._journal.on_committed(self._acls.committed)
         self.dispatcher = self._make_dispatcher(quorum)
         node.metrics.texts.append(ControllerMetrics(context, lambda: self.driver.is_leader).expose)
 
-    def _make_driver(self, files: Files, directory: str) -> QuorumDriver:
-        node_id, stored = self._settings.node_id, self._stored
-        store = ElectionStore(files, directory, [node_id], stored.voters.kraft_version)
-        raft = RaftNode(
-            ReplicaKey(node_id, directory_of(stored.voters, node_id)),
-            VoterHistory(VoterSet.of_ids(node_id)),
-            store.load(),
-            MetadataLogView(stored.log, stored.snapshots),
-            Timeouts(),
-            self._node.random,
-        )
-        return QuorumDriver(raft, stored.log, store, self._loop, stored.first_control())
+    @property
+    def leader(self) -> NodeId:
+        """Return the leader of the quorum as far as this node knows, or NO_NODE."""
+        return self.driver.leader
 
-    def _make_quorum_api(self) -> QuorumApi:
-        return QuorumApi(
-            self.driver,
-            self._stored.snapshots,
-            self._node.cluster_id,
-            lambda: directory_of(self._stored.voters, self._settings.node_id),
-            self._endpoints,
-            self._clock,
-            self._loop,
-        )
+    def _make_quorum_apis(self, snapshots: SnapshotFiles) -> list[Api]:
+        membership = QuorumMembership(self.driver, self._node.cluster_id)
+        return [
+            QuorumFetchApi(membership, self._loop),
+            VotesApi(membership),
+            FetchSnapshotApi(membership, snapshots, self._loop),
+            DescribeQuorumApi(self.driver, self._endpoints, self._clock),
+        ]
 
-    def _make_dispatcher(self, quorum: QuorumApi) -> Dispatcher:
+    def _make_dispatcher(self, quorum: list[Api]) -> Dispatcher:
         context, node = self._machine.context, self._node
         controller = self._broker_requests = ControllerApi(
             lambda: self.runtime,
@@ -142,12 +137,12 @@ class ControllerRole:
             lambda: table,
             lambda: Image(self.driver.high_watermark - 1, features=self._committed_features()),
             SUPPORTED_FEATURES,
-            self._stored.voters.kraft_version,
+            self.driver.raft.kraft_version,
         )
         table = make_table(
             [
                 versions,
-                quorum,
+                *quorum,
                 controller,
                 ControllerAdminApi(controller.decide),
                 ControllerClusterApi(self._settings.node_id, node.cluster_id, self._endpoints),
@@ -162,47 +157,44 @@ class ControllerRole:
         return self._machine.context.committed_features()
 
     @property
-    def leader(self) -> NodeId:
-        """Return the leader of the quorum, NO_NODE if there is none."""
-        return self._settings.node_id if self.driver.is_leader else NO_NODE
-
-    @property
     def bound_ports(self) -> dict[str, int]:
         return {listener.settings.name: listener.port for listener in self._listeners}
 
     async def start(self) -> None:
-        """Start, and return when this node leads the quorum, has loaded the log, and listens.
+        """Start, and return when this controller is active, or has caught up with the one that is.
 
-        In a new cluster, the bootstrap records have been written by then.
+        The listeners open first: without them, no quorum could form.
         """
-        await self.driver.lead()
-        await self._load()
-        if self._authorizer is not None:
-            self._acls.load()
-        self.runtime.lead(self._clock.now_ms())
-        self._ticker = self._loop.create_task(self._tick())
         self._listeners = await open_listeners(
             self._settings, self._settings.controller_listeners, self.dispatcher, self._metrics, self._security
         )
         for listener in self._listeners:
             await listener.serve()
+        self._tasks += [self._loop.create_task(self._standby.run()), self._loop.create_task(self._tick())]
+        voters = ", ".join(map(str, self.driver.raft.voters.ids))
+        log.info("joining the metadata quorum of the voters %s", voters)
+        self.driver.start()
+        await self._until_ready()
 
-    async def _load(self) -> None:
-        """Load the newest snapshot and the log after it, in slices."""
-        slice_end = self._loop.time() + LOAD_SLICE_S
-        for _ in self._everything():
-            if self._loop.time() > slice_end:
-                await asyncio.sleep(0)
-                slice_end = self._loop.time() + LOAD_SLICE_S
+    async def _until_ready(self) -> None:
+        waited_for = [self._standby.ready, self.driver.failed]
+        while not any(future.done() for future in waited_for):
+            await asyncio.wait(waited_for, timeout=REPORT_S, return_when=asyncio.FIRST_COMPLETED)
+            if not any(future.done() for future in waited_for):
+                log.info("%s", self._reason_to_wait())
+        if self.driver.failed.done():
+            self.driver.failed.result()
 
-    def _everything(self) -> Iterator[object]:
-        stored = self._stored
-        if stored.newest is not None:
-            for batch in stored.snapshots.read(stored.newest):
-                for record in batch.records:
-                    self._machine.apply(record, stored.newest.end_offset - 1)
-                yield batch
-        yield from self.runtime.load(self._journal.read(stored.first_offset))
+    def _reason_to_wait(self) -> str:
+        leader = self.driver.leader
+        if leader >= 0:
+            return f"catching up with node {leader}, which leads the metadata quorum"
+        others = [voter for voter in self.driver.raft.voters.ids if voter != self._settings.node_id]
+        problems = self.driver.peers.problems
+        reasons = [problems[voter] for voter in others if voter in problems]
+        return f"waiting for a majority of the voters {', '.join(map(str, others))} to elect a leader" + (
+            f": {'; '.join(reasons)}" if reasons else ""
+        )
 
     def _endpoints(self) -> Endpoints:
         """Return the addresses of this node's controller listeners, by listener name."""
@@ -219,6 +211,8 @@ class ControllerRole:
             self._snapshotter.tick()
 
     async def stop(self) -> None:
+        """Give up leadership, if this node has it, and close the log."""
+        self.driver.resign()
         self._end()
         await self._snapshotter.stop()
         await self.driver.stop()
@@ -229,8 +223,8 @@ class ControllerRole:
         self.driver.abandon()
 
     def _end(self) -> None:
-        if self._ticker is not None:
-            self._ticker.cancel()
+        for task in self._tasks:
+            task.cancel()
         self._broker_requests.stop()
         for listener in self._listeners:
             listener.stop()

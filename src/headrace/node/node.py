@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from headrace.base.clock import Clock
+from headrace.base.errors import ConfigError
 from headrace.base.metrics import Metrics
 from headrace.node.broker_role import BrokerRole
 from headrace.node.context import NodeContext
@@ -46,8 +47,8 @@ class Node:
         assert meta is not None
         self.cluster_id = meta.cluster_id
         self._previous_epoch = self._take_clean_shutdown()
-        self.controller: ControllerRole
-        self.broker: BrokerRole
+        self.controller: ControllerRole | None = None
+        self.broker: BrokerRole | None = None
         self._roles: list[ControllerRole | BrokerRole] = []  # the roles constructed so far, in order
         self._http: HttpEndpoint | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -61,6 +62,11 @@ class Node:
         )
         try:
             known = next((log_dir.meta.cluster_id for log_dir in log_dirs if log_dir.meta is not None), None)
+            if known is None and not settings.is_alone:
+                raise ConfigError(
+                    f"{', '.join(settings.log_dirs)}: not formatted; all nodes of a cluster need the same cluster id,"
+                    " so run `headrace format --cluster-id …` on each of them first"
+                )
             cluster_id = known or new_cluster_id(ports.random)
             format_log_dirs(
                 log_dirs, settings.metadata_dir, settings.node_id, cluster_id, ports.clock.now_ms(), ports.random
@@ -97,12 +103,14 @@ class Node:
     async def _start(self) -> None:
         settings, ports = self.settings, self._ports
         context = NodeContext(settings, self.cluster_id, ports.clock, ports.random, ports.loop, ports.metrics)
-        self.controller = ControllerRole(context, ports.files)
-        self._roles.append(self.controller)
-        await self.controller.start()
-        self.broker = BrokerRole(context, self._directories, self.controller)
-        self._roles.append(self.broker)
-        await self._unless_failed(self.broker.start(self._previous_epoch))
+        if settings.is_controller:
+            self.controller = ControllerRole(context, ports.files)
+            self._roles.append(self.controller)
+            await self.controller.start()
+        if settings.is_broker:
+            self.broker = BrokerRole(context, self._directories, self.controller)
+            self._roles.append(self.broker)
+            await self._unless_failed(self.broker.start(self._previous_epoch))
         listener = settings.text("headrace.http.listener")
         if listener:
             self._http = HttpEndpoint(listener, ports.metrics, self.health)
@@ -122,31 +130,46 @@ class Node:
 
     def health(self) -> dict[str, Any]:
         """Return the body of /health: `ok` for orchestrators, `problems` with the reasons if it is false."""
-        offline = [str(name) for name in self.broker.replicas.offline()]
+        problems: list[str] = []
+        details: dict[str, Any] = {}
+        if self.controller is not None:
+            leader = self.controller.leader
+            details["quorum_leader"] = leader
+            if leader < 0:
+                problems.append(
+                    "the metadata quorum has no leader: no metadata can be changed until a majority elects one"
+                )
+        if self.broker is not None:
+            details |= self._broker_health(self.broker, problems)
+        return {
+            "ok": not problems,
+            "problems": problems,
+            "node": self.settings.node_id,
+            "cluster": self.cluster_id,
+            **details,
+        }
+
+    def _broker_health(self, broker: BrokerRole, problems: list[str]) -> dict[str, Any]:
+        offline = [str(name) for name in broker.replicas.offline()]
         online = self._directories.online()
-        full = [log_dir.path for log_dir in full_log_dirs(online, self.broker.replicas.all())]
-        problems = []
-        if self.broker.registration.fenced:
+        full = [log_dir.path for log_dir in full_log_dirs(online, broker.replicas.all())]
+        if broker.registration.fenced:
             problems.append("the controller has fenced this broker: it serves no clients until it is registered again")
         if offline:
             problems.append(f"{len(offline)} partition(s) are offline because their disk failed")
         if full and len(full) == len(online):
             problems.append(f"the disk is full: producers are refused until there is space in {', '.join(full)}")
         return {
-            "ok": not problems,
-            "problems": problems,
-            "node": self.settings.node_id,
-            "cluster": self.cluster_id,
-            "fenced": self.broker.registration.fenced,
+            "fenced": broker.registration.fenced,
             "offline_partitions": offline,
             "full_log_dirs": full,
-            "metadata_offset": self.broker.image.offset,
+            "metadata_offset": broker.image.offset,
         }
 
     @property
     def ports(self) -> dict[str, int]:
         """Return the bound ports by listener name."""
-        return {**self.broker.bound_ports, **self.controller.bound_ports}
+        return {name: port for role in self._roles for name, port in role.bound_ports.items()}
 
     @property
     def http_port(self) -> int | None:
@@ -154,7 +177,11 @@ class Node:
 
     async def failed(self) -> None:
         """Wait until this node can no longer keep its guarantees and must stop, then raise the reason."""
-        reasons = [self.controller.driver.failed, self.broker.replicas.failed]
+        reasons = []
+        if self.controller is not None:
+            reasons.append(self.controller.driver.failed)
+        if self.broker is not None:
+            reasons.append(self.broker.replicas.failed)
         await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
         for reason in reasons:
             if reason.done():
@@ -164,9 +191,12 @@ class Node:
         """Shut down cleanly: give up leadership, close and sync the logs, and write the clean-shutdown marker last."""
         if self._http is not None:
             await self._http.stop()
-        epoch = self.broker.registration.broker_epoch
-        clean = await self.broker.stop()
-        await self.controller.stop()
+        clean, epoch = self._directories.online(), -1
+        if self.broker is not None:
+            epoch = self.broker.registration.broker_epoch
+            clean = await self.broker.stop()
+        if self.controller is not None:
+            await self.controller.stop()
         for log_dir in clean:
             try:
                 await self._ports.loop.run_in_executor(None, log_dir.mark_clean_shutdown, epoch)

@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 from headrace.base.errors import ConfigError
 from headrace.base.ids import NodeId
+from headrace.broker.controller_discovery import parse_voters
+from headrace.client.wire.node_link import Address
+from headrace.client.wire.opening import addresses
 from headrace.node.listener_addresses import ListenerAddress, check_advertised, parse_addresses, protocols_of
 from headrace.node.setting_problems import SettingProblems
 from headrace.options.table import Value
@@ -22,15 +25,19 @@ class Listeners(NamedTuple):
     protocols: Mapping[str, str]  # security protocol by listener name
 
 
-def check_roles(values: Mapping[str, Value]) -> None:
+BROKER, CONTROLLER = "broker", "controller"
+
+
+def find_roles(values: Mapping[str, Value]) -> frozenset[str]:
     roles = _list(values, "process.roles")
-    if sorted(roles) != ["broker", "controller"]:
-        raise ConfigError(
-            f"process.roles={','.join(roles)} is not supported by this version: a node is broker,controller (one combined node)"
-        )
+    if not roles or len(set(roles)) != len(roles) or not {BROKER, CONTROLLER}.issuperset(roles):
+        raise ConfigError(f"process.roles={','.join(roles)}: a node is broker, controller, or broker,controller")
+    return frozenset(roles)
 
 
-def resolve_listeners(values: Mapping[str, Value], explicit: Collection[str], problems: SettingProblems) -> Listeners:
+def resolve_listeners(
+    values: Mapping[str, Value], explicit: Collection[str], roles: frozenset[str], problems: SettingProblems
+) -> Listeners:
     listeners: tuple[ListenerAddress, ...] = ()
     given: tuple[ListenerAddress, ...] = ()
     protocols: dict[str, str] = {}
@@ -39,23 +46,35 @@ def resolve_listeners(values: Mapping[str, Value], explicit: Collection[str], pr
     with problems.about("advertised.listeners"):
         given = parse_addresses("advertised.listeners", _list(values, "advertised.listeners"))
     names = [listener.name for listener in listeners]
-    controller_names = _controller_names(values, names)
+    controller_names: list[str] = []
+    with problems.about("controller.listener.names", "listeners", "process.roles"):
+        controller_names = _controller_names(values, names, roles)
     broker = tuple(listener for listener in listeners if listener.name not in controller_names)
-    if not broker:
+    controller = tuple(listener for listener in listeners if listener.name in controller_names)
+    if BROKER in roles and not broker:
         problems.add(
             "listeners: a broker needs a listener that controller.listener.names does not name",
             "listeners",
             "controller.listener.names",
         )
-    with problems.about("inter.broker.listener.name", "listeners"):
-        _check_inter_broker(values, [listener.name for listener in broker])
-    chosen = tuple(address for address in given if address.name not in controller_names)
-    with problems.about("advertised.listeners", "listeners"):
-        check_advertised(chosen or broker, names, explicit=bool(chosen))
+    if BROKER not in roles and broker:
+        problems.add(
+            f"listeners: a node that is only a controller has no listener for clients, but {broker[0].name} is not in"
+            " controller.listener.names",
+            "listeners",
+            "controller.listener.names",
+        )
+    advertised: tuple[ListenerAddress, ...] = ()
+    if BROKER in roles:
+        with problems.about("inter.broker.listener.name", "listeners"):
+            _check_inter_broker(values, [listener.name for listener in broker])
+        chosen = tuple(address for address in given if address.name not in controller_names)
+        advertised = chosen or broker
+        with problems.about("advertised.listeners", "listeners"):
+            check_advertised(advertised, names, explicit=bool(chosen))
     with problems.about("listener.security.protocol.map", "listeners"):
         protocols = protocols_of(values, names, controller_names, explicit="listener.security.protocol.map" in explicit)
-    controller = tuple(listener for listener in listeners if listener.name in controller_names)
-    return Listeners(broker, controller, chosen or broker, protocols)
+    return Listeners(broker, controller, advertised, protocols)
 
 
 def find_node_id(values: Mapping[str, Value]) -> NodeId:
@@ -82,36 +101,65 @@ def find_directories(values: Mapping[str, Value]) -> tuple[tuple[str, ...], str]
     return dirs, metadata_dir
 
 
-def check_voters(values: Mapping[str, Value], node_id: int) -> None:
-    voters = _list(values, "controller.quorum.voters")
-    ids = []
-    for voter in voters:
-        text, at, _ = voter.partition("@")
-        if not at or not text.isdigit():
-            raise ConfigError(f"controller.quorum.voters: {voter!r} is not of the form id@host:port")
-        ids.append(int(text))
-    if ids and ids != [node_id]:
+def find_voters(
+    values: Mapping[str, Value], node_id: NodeId, roles: frozenset[str], listeners: Sequence[ListenerAddress]
+) -> dict[NodeId, Address]:
+    """Return the addresses of the static voters, by node id; none if they are in the metadata log."""
+    texts = _list(values, "controller.quorum.voters")
+    voters = parse_voters(texts)
+    shown = f"controller.quorum.voters={','.join(texts)}"
+    if len(voters) != len(texts):
+        raise ConfigError(f"{shown}: each node id may appear only once")
+    if voters and CONTROLLER in roles and node_id not in voters:
+        raise ConfigError(f"{shown}: this node ({node_id}) is a controller and must be one of the voters")
+    if voters and CONTROLLER not in roles and node_id in voters:
+        raise ConfigError(f"{shown}: this node ({node_id}) is only a broker and must not be one of the voters")
+    if len(voters) > 1 and CONTROLLER in roles and not listeners:
+        raise ConfigError(f"{shown}: the other controllers need a listener that controller.listener.names names")
+    if CONTROLLER not in roles and not voters and not _list(values, "controller.quorum.bootstrap.servers"):
         raise ConfigError(
-            f"controller.quorum.voters={','.join(voters)}: this version runs a quorum of one, this node ({node_id})"
+            "a node that is only a broker must know its controllers: set controller.quorum.voters or"
+            " controller.quorum.bootstrap.servers"
         )
+    return voters
 
 
-def _controller_names(values: Mapping[str, Value], names: Sequence[str]) -> list[str]:
+def find_bootstrap_controllers(values: Mapping[str, Value]) -> tuple[Address, ...]:
+    """Return the addresses of controller.quorum.bootstrap.servers."""
+    texts = _list(values, "controller.quorum.bootstrap.servers")
+    found = addresses(",".join(texts), "controller.quorum.bootstrap.servers") if texts else []
+    return tuple(Address(*address) for address in found)
+
+
+def _controller_names(values: Mapping[str, Value], names: Sequence[str], roles: frozenset[str]) -> list[str]:
     """Return the controller listeners that are among this node's listeners.
 
-    Kafka requires at least one; a controller in the same process needs none.
+    Kafka requires at least one of a controller; a controller in the same process as its only broker needs none.
     """
     requested = [name.upper() for name in _list(values, "controller.listener.names")]
-    for name in requested if names else ():
-        if name not in names:
-            log.warning(
-                "controller.listener.names: %s is not among listeners (%s), so the controller of this node can be"
-                " reached only from inside the process; to make it reachable, add %s://localhost:9093 (or another free port)",
-                name,
-                ",".join(names),
-                name,
+    own = [name for name in requested if name in names]
+    if CONTROLLER not in roles:
+        if not requested:
+            raise ConfigError(
+                "controller.listener.names must name the listener by which this broker reaches controllers"
             )
-    return [name for name in requested if name in names]
+        if own:
+            raise ConfigError(
+                f"listeners: {own[0]} is a controller listener, which a node that is only a broker has not"
+            )
+    elif BROKER not in roles and not own:
+        raise ConfigError("controller.listener.names must name one of the listeners of this controller")
+    else:
+        for name in requested if names else ():
+            if name not in names:
+                log.warning(
+                    "controller.listener.names: %s is not among listeners (%s), so the controller of this node can be"
+                    " reached only from inside the process; to make it reachable, add %s://localhost:9093 (or another free port)",
+                    name,
+                    ",".join(names),
+                    name,
+                )
+    return own
 
 
 def _check_inter_broker(values: Mapping[str, Value], names: Sequence[str]) -> None:

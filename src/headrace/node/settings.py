@@ -15,16 +15,20 @@ from msgspec import Struct, field
 
 from headrace.base.errors import ConfigError
 from headrace.base.ids import NodeId
+from headrace.client.wire.node_link import Address
 from headrace.metadata.image import Endpoint
 from headrace.node.listener_addresses import SECURITY_PROTOCOLS, ListenerAddress
 from headrace.node.listener_options import PREFIX as LISTENER_PREFIX
 from headrace.node.listener_options import find_listener_option, parse_listener_options
 from headrace.node.option_conflicts import conflicts, surprises
 from headrace.node.setting_checks import (
-    check_roles,
-    check_voters,
+    BROKER,
+    CONTROLLER,
+    find_bootstrap_controllers,
     find_directories,
     find_node_id,
+    find_roles,
+    find_voters,
     resolve_listeners,
 )
 from headrace.node.setting_problems import SettingProblems
@@ -62,6 +66,9 @@ class Settings(Struct, frozen=True):
     values: Mapping[str, Value]
     explicit: frozenset[str]
     node_id: NodeId
+    roles: frozenset[str]
+    quorum_voters: Mapping[NodeId, Address]  # addresses of the static voters; empty if they are in the metadata log
+    bootstrap_controllers: tuple[Address, ...]
     log_dirs: tuple[str, ...]
     metadata_dir: str
     broker_listeners: tuple[ListenerAddress, ...]
@@ -70,6 +77,19 @@ class Settings(Struct, frozen=True):
     protocols: Mapping[str, str]  # security protocol by listener name
     listener_values: Mapping[str, Value]
     origins: Mapping[str, str] = field(default_factory=dict)  # where each option was set, by name
+
+    @property
+    def is_broker(self) -> bool:
+        return BROKER in self.roles
+
+    @property
+    def is_controller(self) -> bool:
+        return CONTROLLER in self.roles
+
+    @property
+    def is_alone(self) -> bool:
+        """Return whether this node is a cluster by itself, as far as the settings say."""
+        return self.is_controller and len(self.quorum_voters) <= 1
 
     def number(self, name: str) -> int:
         value = self.values[name]
@@ -224,17 +244,22 @@ def _resolve(
 ) -> Settings:
     """Return the settings that the values result in. If this adds problems, the result must not be used."""
     node_id = NodeId(-1)
+    roles = frozenset({BROKER, CONTROLLER})
+    voters: dict[NodeId, Address] = {}
+    bootstrap: tuple[Address, ...] = ()
     dirs: tuple[str, ...] = ()
     metadata_dir = ""
     with problems.about("process.roles"):
-        check_roles(values)
+        roles = find_roles(values)
     with problems.about("node.id", "broker.id"):
         node_id = find_node_id(values)
     with problems.about("log.dirs", "log.dir", "metadata.log.dir"):
         dirs, metadata_dir = find_directories(values)
-    with problems.about("controller.quorum.voters", "node.id"):
-        check_voters(values, node_id)
-    listeners = resolve_listeners(values, explicit, problems)
+    listeners = resolve_listeners(values, explicit, roles, problems)
+    with problems.about("controller.quorum.voters", "node.id", "process.roles"):
+        voters = find_voters(values, node_id, roles, listeners.controller)
+    with problems.about("controller.quorum.bootstrap.servers"):
+        bootstrap = find_bootstrap_controllers(values)
     names = [listener.name for listener in (*listeners.broker, *listeners.controller)]
     listener_values: dict[str, Value] = {}
     for name, text in texts.items() if names else ():
@@ -244,6 +269,9 @@ def _resolve(
         values=values,
         explicit=explicit,
         node_id=node_id,
+        roles=roles,
+        quorum_voters=voters,
+        bootstrap_controllers=bootstrap,
         log_dirs=dirs,
         metadata_dir=metadata_dir,
         broker_listeners=listeners.broker,

@@ -72,6 +72,24 @@ class MetadataLog:
         batch = build_control_batch([record, *more], timestamp=now_ms)
         return self._write(batch, leader.epoch, now_ms)
 
+    def append_voters(self, voters: ControlRecord, epoch: int) -> int:
+        """Append a VotersRecord and return the new log end."""
+        now_ms = self._clock.now_ms()
+        return self._write(build_control_batch([voters], timestamp=now_ms), epoch, now_ms)
+
+    def append_fetched(self, records: bytes) -> None:
+        """Append batches of the leader, with their offsets and epochs."""
+        self.log.append_as_follower(records, self._clock.now_ms())
+        self.bytes_appended += len(records)
+
+    def truncate(self, end_offset: int) -> int:
+        """Remove the records from this offset on and return the new log end, which is lower if a batch spans the offset."""
+        return self.log.truncate_to(end_offset, self._clock.now_ms())
+
+    def restart_at(self, offset: int) -> None:
+        """Drop all records and continue at this offset, after a snapshot of the leader."""
+        self.log.truncate_fully_and_start_at(offset, self._clock.now_ms())
+
     def _write(self, batch: bytearray, epoch: int, now_ms: int) -> int:
         view = memoryview(batch)
         header = read_header(view)

@@ -11,7 +11,9 @@ from headrace.base.errors import CorruptData
 from headrace.base.ids import METADATA_TOPIC_ID, TopicPartition
 from headrace.quorum.log import MetadataLog
 from headrace.quorum.snapshots import SnapshotFiles, SnapshotId
-from headrace.quorum.voter_records import VoterRecords, voters_in_log
+from headrace.quorum.voter_records import VoterRecords, changes, control_records_in
+from headrace.raft.membership import VoterHistory
+from headrace.raft.voters import VoterSet
 from headrace.records.control import ControlRecord
 from headrace.storage.files import Files
 from headrace.storage.log import Log
@@ -22,15 +24,25 @@ log = logging.getLogger(__name__)
 
 
 class StoredMetadata(Struct):
+    """The metadata on disk. `voters` applies at the end of the log, `voter_sets` has all sets with their offsets."""
+
     log: MetadataLog
     snapshots: SnapshotFiles
     newest: SnapshotId | None
     voters: VoterRecords
+    voter_sets: list[tuple[int, VoterSet]]
 
     @property
     def first_offset(self) -> int:
         """Return the offset from which the log, not the snapshot, has the records."""
         return self.log.log.log_start if self.newest is None else self.newest.end_offset
+
+    def history(self, configured: VoterSet) -> VoterHistory:
+        """Return the voter sets by offset; `configured` applies as long as the log has none."""
+        history = VoterHistory(configured)
+        for offset, voters in self.voter_sets:
+            history.append(offset, voters) if offset > history.last_offset else history.reset(offset, voters)
+        return history
 
     def first_control(self) -> list[ControlRecord]:
         """Return the voters that were chosen when the node was formatted, if the log is still empty."""
@@ -58,17 +70,36 @@ def open_metadata(files: Files, directory: str, segment_bytes: int, segment_ms: 
             f"the log in {directory} begins at offset {opened.log_start}, and no complete snapshot reaches that offset: "
             "restore one, or format a new node"
         )
-    if newest is not None and opened.log_end < newest.end_offset:
+    if newest is not None and not _reaches(opened, newest):
         log.warning(
-            "the metadata log ends before the snapshot at offset %d; continuing the log from there", newest.end_offset
+            "the metadata log does not contain the last record of the snapshot at offset %d; continuing the log from there",
+            newest.end_offset,
         )
         opened.truncate_fully_and_start_at(newest.end_offset, clock.now_ms())
-    voters = VoterRecords()
+    voters, voter_sets = VoterRecords(), list[tuple[int, VoterSet]]()
     if newest is not None:
         voters = voters.after(snapshots.control_of(newest))
+        if voters.voters is not None:
+            voter_sets.append((newest.end_offset - 1, voters.voters))
     metadata_log = MetadataLog(opened, clock)
-    start = max(opened.log_start, newest.end_offset if newest is not None else 0)
-    return StoredMetadata(metadata_log, snapshots, newest, voters_in_log(metadata_log, start, voters))
+    start = opened.log_start if newest is None else newest.end_offset
+    for offset, found in changes(voters, control_records_in(metadata_log, start)):
+        if found.voters is not None and found.voters is not voters.voters:
+            voter_sets.append((offset, found.voters))
+        voters = found
+    return StoredMetadata(metadata_log, snapshots, newest, voters, voter_sets)
+
+
+def _reaches(opened: Log, snapshot: SnapshotId) -> bool:
+    """Return whether the log continues the snapshot: it has the snapshot's last record, or begins right after it.
+
+    Otherwise a crash interrupted the installation of a snapshot from the leader, and the log may end with records that no
+    majority has.
+    """
+    end = snapshot.end_offset
+    if opened.log_end < end:
+        return False
+    return opened.log_start >= end or opened.epochs.epoch_for(end - 1) == snapshot.epoch
 
 
 def _newest_complete(snapshots: SnapshotFiles) -> SnapshotId | None:

@@ -98,18 +98,8 @@ class SnapshotFiles:
             return next(batches).control
 
     def check(self, snapshot: SnapshotId) -> None:
-        """Raise CorruptData unless all checksums are right, the first batch is a header and the last one a footer.
-
-        Metadata records are not decoded.
-        """
-        first = last = None
-        for raw in _raw_batches(self._files, self.path(snapshot)):
-            header = read_header(raw)
-            check_crc(raw, 0, header)
-            kind = parse_control_batch(raw)[0].type if header.is_control else None
-            first, last = kind if first is None else first, kind
-        if first != ControlType.SNAPSHOT_HEADER or last != ControlType.SNAPSHOT_FOOTER:
-            raise CorruptData(f"{self.path(snapshot)} is no whole snapshot")
+        """Raise CorruptData unless all checksums are right, the first batch is a header and the last one a footer."""
+        check_file(self._files, self.path(snapshot))
 
     def write(self, snapshot: SnapshotId, batches: Iterable[bytes]) -> None:
         """Write a small snapshot in one call; large ones use `begin`, PartFile and `written`."""
@@ -152,6 +142,10 @@ class PartFile:
 
     def append(self, data: bytes) -> None:
         self._file.append(data)
+
+    def check(self) -> None:
+        """Raise CorruptData unless the file is a whole snapshot."""
+        check_file(self._files, self._part)
 
     def finish(self) -> None:
         self._file.sync()  # BEFORE the rename: a final name must never point to contents that a crash can lose
@@ -211,6 +205,21 @@ def whole_snapshot(batches: Iterable[MetadataBatch], name: str) -> Iterator[Meta
         yield batch
     if last != ControlType.SNAPSHOT_FOOTER:
         raise CorruptData(f"{name} is cut off: a snapshot ends with a footer")
+
+
+def check_file(files: Files, path: str) -> None:
+    """Raise CorruptData unless all checksums are right, the first batch is a header and the last one a footer.
+
+    Metadata records are not decoded.
+    """
+    first = last = None
+    for raw in _raw_batches(files, path):
+        header = read_header(raw)
+        check_crc(raw, 0, header)
+        kind = parse_control_batch(raw)[0].type if header.is_control else None
+        first, last = kind if first is None else first, kind
+    if first != ControlType.SNAPSHOT_HEADER or last != ControlType.SNAPSHOT_FOOTER:
+        raise CorruptData(f"{path} is no whole snapshot")
 
 
 def snapshot_timestamp(files: SnapshotFiles, snapshot: SnapshotId) -> int:

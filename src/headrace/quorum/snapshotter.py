@@ -21,7 +21,6 @@ from headrace.metadata.snapshot import snapshot_records
 from headrace.metadata.state import METADATA_VERSION, ClusterState
 from headrace.quorum.driver import QuorumDriver
 from headrace.quorum.snapshots import PartFile, SnapshotFiles, SnapshotId, snapshot_batches, snapshot_timestamp
-from headrace.quorum.voter_records import VoterRecords
 from headrace.storage.retention import enforce
 
 log = logging.getLogger(__name__)
@@ -49,7 +48,7 @@ class SnapshotPolicy(Struct, frozen=True):
 class Snapshotter:
     """Takes snapshots and cleans up; call `tick` regularly.
 
-    `state` returns a copy of the committed state that never changes.
+    `state` returns a copy of the committed state that never changes, and `applied_end` where in the log that state ends.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class Snapshotter:
         driver: QuorumDriver,
         files: SnapshotFiles,
         state: Callable[[], ClusterState],
-        voters: Callable[[], VoterRecords],
+        applied_end: Callable[[], int],
         policy: SnapshotPolicy,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
@@ -65,7 +64,7 @@ class Snapshotter:
         self._driver = driver
         self._files = files
         self._state = state
-        self._voters = voters
+        self._applied_end = applied_end
         self._policy = policy
         self._clock = clock
         self._loop = loop
@@ -85,7 +84,7 @@ class Snapshotter:
             return
         now_ms = self._clock.now_ms()
         newest = self._files.newest
-        if self._driver.high_watermark > (newest.end_offset if newest is not None else 0) and (
+        if self._applied_end() > (newest.end_offset if newest is not None else 0) and (
             self._driver.log.bytes_appended - self._bytes_at_last >= self._policy.bytes_between
             or 0 < self._policy.interval_ms <= now_ms - self._last_ms
         ):
@@ -115,7 +114,7 @@ class Snapshotter:
     async def _take(self) -> None:
         # No suspension before `state` is copied: offset and state must match.
         self._last_ms, self._bytes_at_last = self._clock.now_ms(), self._driver.log.bytes_appended
-        end = self._driver.high_watermark
+        end = self._applied_end()
         snapshot = SnapshotId(end, self._driver.log.log.epochs.epoch_for(end - 1))
         state = self._state()
         batches = snapshot_batches(
@@ -123,7 +122,7 @@ class Snapshotter:
             snapshot.epoch,
             self._last_ms,
             last_timestamp=self._driver.log.timestamp_of(end - 1),
-            control=self._voters().control(),
+            control=self._driver.voter_records(end).control(),
             metadata_version=state.features.get(METADATA_VERSION) or METADATA_VERSION_MAX,
         )
         part = await self._in_thread(partial(self._files.begin, snapshot))

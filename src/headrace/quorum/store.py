@@ -19,14 +19,15 @@ STATIC_VERSION, DYNAMIC_VERSION = 0, 1  # formats of kraft.version 0, with the v
 class ElectionStore:
     """Loads and saves the election state of one voter.
 
-    `voters` are the static voters that version 0 of the format lists; `kraft_version` chooses the format.
+    `voters` are the static voters that version 0 of the format lists; `kraft_version` chooses the format. Like Kafka, version 0
+    leaves the cluster id empty.
     """
 
     def __init__(self, files: Files, directory: str, voters: Iterable[NodeId], kraft_version: int = 0) -> None:
         self._files = files
         self._path = f"{directory}/{FILE_NAME}"
         self._voters = sorted(voters)
-        self._version = min(kraft_version, DYNAMIC_VERSION)
+        self.kraft_version = kraft_version
 
     def load(self) -> ElectionState:
         if not self._files.exists(self._path):
@@ -38,8 +39,8 @@ class ElectionStore:
             if version not in (STATIC_VERSION, DYNAMIC_VERSION):
                 raise ValueError(f"data_version {version}")
             epoch, leader, voted = (int(found[name]) for name in ("leaderEpoch", "leaderId", "votedId"))
-            if epoch < 0:
-                raise ValueError(f"leaderEpoch {epoch}")
+            if epoch < 0 or leader < NO_NODE or voted < NO_NODE:
+                raise ValueError(f"leaderEpoch {epoch}, leaderId {leader}, votedId {voted}")
             directory = uuid_from_text(found["votedDirectoryId"]) if version == DYNAMIC_VERSION else ZERO_UUID
         except (ValueError, KeyError, TypeError) as error:
             # A guess could lead to two votes in one epoch: an operator must act.
@@ -51,10 +52,11 @@ class ElectionStore:
         """Write the state durably; call it in a thread, because it blocks for an fsync."""
         voted = ReplicaKey(NO_NODE) if state.voted_for is None else state.voted_for
         fields: dict[str, object] = {"leaderId": state.leader, "leaderEpoch": state.epoch, "votedId": voted.id}
-        if self._version == STATIC_VERSION:
+        version = DYNAMIC_VERSION if self.kraft_version else STATIC_VERSION
+        if version == STATIC_VERSION:
             voters = [{"voterId": voter} for voter in self._voters]
             fields = {"clusterId": "", **fields, "appliedOffset": 0, "currentVoters": voters}
         else:
             fields["votedDirectoryId"] = uuid_text(voted.directory)
-        text = json.dumps({**fields, "data_version": self._version}, separators=(",", ":"))
+        text = json.dumps({**fields, "data_version": version}, separators=(",", ":"))
         write_atomically(self._files, self._path, text.encode())

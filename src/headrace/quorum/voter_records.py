@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headrace.base.errors import ConfigError, CorruptData
-from headrace.base.ids import ZERO_UUID, Uuid
+from headrace.base.errors import CorruptData
+from headrace.base.ids import ZERO_UUID, NodeId, Uuid
 from headrace.protocol.compiler import codec
 from headrace.protocol.errors import DecodeError
 from headrace.protocol.messages.embedded import KRaftVersionRecord, VotersRecord
 from headrace.quorum.log import MetadataLog
+from headrace.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
 from headrace.records.control import ControlRecord, ControlType, ParsedControlRecord, parse_control_batch
+
+VOTERS_MAX = 1000  # voters in one record; a larger one is taken for garbage
 
 
 class VoterRecords(Struct, frozen=True):
+    """The level of kraft.version, and the voters if they are in the log."""
+
     kraft_version: int = 0
-    voters: VotersRecord | None = None
+    voters: VoterSet | None = None
 
     def after(self, control: Iterable[ParsedControlRecord]) -> VoterRecords:
+        """Return what applies after these control records. Raise CorruptData if one cannot be read."""
         newest = self
         for record in control:
             try:
@@ -28,8 +34,8 @@ class VoterRecords(Struct, frozen=True):
                     version: KRaftVersionRecord = codec(KRaftVersionRecord, 0).decode(record.value, 0)
                     newest = replace(newest, kraft_version=version.kraft_version)
                 elif record.type == ControlType.KRAFT_VOTERS:
-                    newest = replace(newest, voters=codec(VotersRecord, 0).decode(record.value, 0))
-            except DecodeError as error:
+                    newest = replace(newest, voters=_voters_of(codec(VotersRecord, 0).decode(record.value, 0)))
+            except (DecodeError, ValueError) as error:
                 raise CorruptData(f"the voters of the metadata log cannot be read: {error}") from error
         return newest
 
@@ -40,30 +46,59 @@ class VoterRecords(Struct, frozen=True):
             version = KRaftVersionRecord(version=0, kraft_version=self.kraft_version)
             records.append(ControlRecord(ControlType.KRAFT_VERSION, codec(KRaftVersionRecord, 0).encode(version)))
         if self.voters is not None:
-            records.append(ControlRecord(ControlType.KRAFT_VOTERS, codec(VotersRecord, 0).encode(self.voters)))
+            records.append(voters_record(self.voters))
         return records
 
 
-def check_voters(found: VoterRecords, node_id: int) -> None:
-    """Raise ConfigError if there are voter records and this node is not the only voter."""
-    if found.voters is not None:
-        ids = [voter.voter_id for voter in found.voters.voters]
-        if ids != [node_id]:
-            raise ConfigError(
-                f"the metadata log has the voters {ids}: this version runs a quorum of one, this node ({node_id})"
-            )
+def voters_record(voters: VoterSet) -> ControlRecord:
+    message = VotersRecord(version=0, voters=[_encoded(voter) for voter in voters.voters])
+    return ControlRecord(ControlType.KRAFT_VOTERS, codec(VotersRecord, 0).encode(message))
 
 
-def directory_of(found: VoterRecords, node_id: int) -> Uuid:
+def _encoded(voter: Voter) -> VotersRecord.Voter:
+    return VotersRecord.Voter(
+        voter_id=voter.key.id,
+        voter_directory_id=voter.key.directory,
+        endpoints=[VotersRecord.Endpoint(name=name, host=host, port=port) for name, host, port in voter.endpoints],
+        kraft_version_feature=VotersRecord.KRaftVersionFeature(
+            min_supported_version=voter.kraft_version_min, max_supported_version=voter.kraft_version_max
+        ),
+    )
+
+
+def _voters_of(record: VotersRecord) -> VoterSet:
+    """Return the set of a record. Raise ValueError if it has no voters, too many, or one of them twice."""
+    ids = {voter.voter_id for voter in record.voters}
+    if len(ids) != len(record.voters) or len(ids) > VOTERS_MAX or min(ids, default=-1) < 0:
+        raise ValueError(f"a record with {len(record.voters)} voters, {len(ids)} of them different")
+    return VoterSet(
+        Voter(
+            ReplicaKey(NodeId(voter.voter_id), Uuid(voter.voter_directory_id)),
+            tuple(Endpoint(endpoint.name, endpoint.host, endpoint.port) for endpoint in voter.endpoints),
+            voter.kraft_version_feature.min_supported_version,
+            voter.kraft_version_feature.max_supported_version,
+        )
+        for voter in record.voters
+    )
+
+
+def directory_of(found: VoterRecords, node_id: NodeId) -> Uuid:
     """Return the directory id that identifies a voter together with its node id; zero if voters are static."""
-    voters = [] if found.voters is None else found.voters.voters
-    return next((Uuid(voter.voter_directory_id) for voter in voters if voter.voter_id == node_id), ZERO_UUID)
+    voter = None if found.voters is None else found.voters.get(node_id)
+    return ZERO_UUID if voter is None else voter.key.directory
 
 
-def voters_in_log(log: MetadataLog, start: int, known: VoterRecords) -> VoterRecords:
-    """Return `known` updated from the log from `start` on, committed or not: a voter set applies once it is written."""
+def changes(known: VoterRecords, control: Iterable[ParsedControlRecord]) -> Iterator[tuple[int, VoterRecords]]:
+    """Yield the offset of each control record that changes `known`, with what applies from there on."""
+    for record in control:
+        before, known = known, known.after([record])
+        if known is not before:
+            yield record.offset, known
+
+
+def control_records_in(log: MetadataLog, start: int) -> Iterator[ParsedControlRecord]:
+    """Yield the control records of the log from `start` on, committed or not: a voter set applies once it is written."""
     for segment in log.log.segments.from_offset(start):
         for position, header in segment.scan_from(max(start, segment.base_offset)):
             if header.is_control and header.base_offset >= start:
-                known = known.after(parse_control_batch(segment.file.read(position, header.size)))
-    return known
+                yield from parse_control_batch(segment.file.read(position, header.size))

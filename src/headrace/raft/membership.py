@@ -35,6 +35,10 @@ class VoterHistory:
         """Return the offset of the newest VotersRecord; -1 if there is none."""
         return self._sets[-1][0] if self._sets else -1
 
+    def at(self, end_offset: int) -> VoterSet:
+        """Return the set that applies to a log that ends here."""
+        return next((voters for offset, voters in reversed(self._sets) if offset < end_offset), self._configured)
+
     def append(self, offset: int, voters: VoterSet) -> None:
         assert offset > self.last_offset, f"voters at offset {offset}, not after {self.last_offset}"
         self._sets.append((offset, voters))

@@ -8,6 +8,7 @@ follower's fetch offset. The log itself belongs to the shell; the node only read
 from __future__ import annotations
 
 from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.ids import NodeId
 from headrace.raft.effects import (
     AppendFetched,
     AppendVoters,
@@ -31,6 +32,7 @@ from headrace.raft.messages import (
     FetchRequest,
     FetchResponse,
     Message,
+    Request,
     VoteRequest,
     VoteResponse,
 )
@@ -70,14 +72,18 @@ class RaftNode(ElectionNode):
             return [self._fetch_reply(request, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)]
         if request.replica.id == self.key.id or request.offset < 0 or request.last_fetched_epoch < 0:
             return [self._fetch_reply(request, error=ErrorCode.INVALID_REQUEST)]
+        is_named = request.replica.id >= 0  # a reader without an id has no progress to remember
         found = compare_with_leader(self._log, request.offset, request.last_fetched_epoch)
         if found is not None:
-            self.leading.contacted(request.replica, now_ms)
+            if is_named:
+                self.leading.contacted(request.replica, now_ms)
             diverging = found.point if isinstance(found, Divergence) else None
             snapshot = found.point if isinstance(found, NeedsSnapshot) else None
             return [self._fetch_reply(request, diverging=diverging, snapshot=snapshot)]
-        self.leading.fetched(request.replica, request.offset, self._log.end_offset, now_ms)
-        effects = self._advance(now_ms)
+        effects: list[Effect] = []
+        if is_named:
+            self.leading.fetched(request.replica, request.offset, self._log.end_offset, now_ms)
+            effects = self._advance(now_ms)
         return [*effects, self._fetch_reply(request)]
 
     def _fetch_reply(
@@ -176,10 +182,37 @@ class RaftNode(ElectionNode):
                     "committed records would be lost"
                 )
             ]
+        if offset >= self._log.end_offset:
+            return [Rejected(f"the leader's log is said to diverge at offset {offset}, where this log ends")]
         self._generation += 1
-        self._durable = min(self._durable, offset)
-        self.history.truncate(offset)
+        self.truncated(offset)
         return [Truncate(offset), Persist(offset, self._generation)]
+
+    def truncated(self, end_offset: int) -> None:
+        """Note where the log ends after a truncation: below the offset of the command if a batch spans it."""
+        self._durable = min(self._durable, end_offset)
+        self.history.truncate(end_offset)
+
+    def unanswered(self, to: NodeId, request: Request, now_ms: int, *, is_refused: bool) -> list[Effect]:
+        """Note that a request got no response; `is_refused` says that nothing listens at the address of its receiver.
+
+        A follower whose leader refuses connections does not wait for the fetch timeout. This is safe, because it is only an early
+        timeout: voters that can still fetch from the leader refuse the pre-vote.
+        """
+        following = self._following
+        if following is None or following.leader != to or not isinstance(request, FetchRequest):
+            return []
+        following.fetch_sent_ms = None
+        if is_refused:
+            following.deadline_ms = now_ms
+            return self.tick(now_ms)
+        self._retry_ms = min(self._retry_ms, now_ms + self._timeouts.retry_ms)
+        return []
+
+    @property
+    def has_joined(self) -> bool:
+        """Return whether this node leads, or has fetched from the leader that it follows."""
+        return self.leading is not None or (self._following is not None and self._following.has_fetched)
 
     def _start_snapshot(self, snapshot: LogPoint, following: FollowerState) -> list[Effect]:
         if snapshot.offset < self.high_watermark:

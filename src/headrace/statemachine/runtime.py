@@ -73,14 +73,19 @@ class Runtime(Generic[Request, Record]):
         journal.on_committed(self._committed)
         journal.on_lost(self.resign)
 
+    def follow(self, first_offset: int, records: Iterable[Record]) -> None:
+        """Apply committed records that another node wrote, so that this one can take over at once."""
+        assert not self.leading, "a leader applies the records that it emits"
+        for offset, record in enumerate(records, first_offset):
+            self._machine.apply(record, offset)
+
     def load(self, batches: Iterable[tuple[int, Sequence[Record]]]) -> Iterator[int]:
         """Apply the committed records of the journal, batch by batch, and yield the next offset after each batch.
 
         `batches` are pairs of first offset and records. The shell can run other tasks between batches.
         """
         for first, records in batches:
-            for offset, record in enumerate(records, first):
-                self._machine.apply(record, offset)
+            self.follow(first, records)
             yield first + len(records)
 
     def lead(self, now_ms: int) -> None:

@@ -101,6 +101,11 @@ class Table(Generic[K, V]):
             self._remember(key)
         del self._live[key]
 
+    def clear(self) -> None:
+        """Drop everything, before the table is loaded again. No change may be uncommitted."""
+        assert not self._replaced, f"{len(self._replaced)} keys have uncommitted changes"
+        self._live.clear()
+
     def committed(self, key: K) -> V | None:
         replaced = self._replaced.get(key)
         if replaced is None:

@@ -84,6 +84,7 @@ class EmbeddedNode:
         except BaseException:
             self._end_loop()
             raise
+        assert self.node.broker is not None
         ports = self.node.broker.bound_ports
         self.port = ports.get(LISTENER) or next(iter(ports.values()))
         return self

@@ -50,7 +50,7 @@ class GroupFaults(Faults):
 
     def _led(self, random: Random) -> tuple[OnElected, Partition] | None:
         node = self._machine.node
-        if node is None:
+        if node is None or node.broker is None:
             return None
         election_callbacks = self.election_callbacks(node.broker)
         found = [one for one in node.broker.replicas.all() if one.name.topic in election_callbacks and one.is_leader]
@@ -62,8 +62,9 @@ class GroupFaults(Faults):
     async def check_always(self) -> None:
         async def look() -> None:
             while True:
-                if self._machine.node is not None:
-                    for shard in self._machine.node.broker.groups.loaded():
+                node = self._machine.node
+                if node is not None and node.broker is not None:
+                    for shard in node.broker.groups.loaded():
                         _check_owners(shard)
                 await asyncio.sleep(CHECK_S)
 

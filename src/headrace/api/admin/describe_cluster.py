@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.api.controller.quorum_requests import Endpoints
+from headrace.api.controller.quorum.describe import Endpoints
 from headrace.api.permissions import ALTER_CLUSTER, DESCRIBE_CLUSTER_IN_HANDLER
 from headrace.api.topics.metadata import cluster_operations
 from headrace.base.errors import ErrorCode

@@ -57,40 +57,43 @@ QUORUM_OPTIONS = OptionTable(
         "age of new metadata at which a snapshot is taken; 0: never",
         at_least=0,
     ),
+    Option("controller.quorum.bootstrap.servers", Kind.LIST, [], "where brokers find the controllers, as host:port"),
     *unused(
-        "a quorum of one has only itself as a voter",
-        Option(
-            "controller.quorum.bootstrap.servers", Kind.LIST, [], "where the controllers of a dynamic quorum are found"
-        ),
+        "a controller becomes a voter by the tools of Kafka or by controller.quorum.voters",
         Option(
             "controller.quorum.auto.join.enable", Kind.BOOLEAN, False, "whether a controller adds itself to the voters"
         ),
     ),
-    *unused(
-        "a quorum of one elects itself without other voters",
-        Option("controller.quorum.election.timeout.ms", Kind.INT, 1000, "wait before a new election", at_least=0),
-        Option(
-            "controller.quorum.fetch.timeout.ms",
-            Kind.INT,
-            2000,
-            "time without a fetch after which a leader resigns or a follower starts an election",
-            at_least=0,
-        ),
-        Option(
-            "controller.quorum.election.backoff.max.ms",
-            Kind.INT,
-            1000,
-            "the longest pause between elections",
-            at_least=0,
-        ),
-        Option(
-            "controller.quorum.request.timeout.ms",
-            Kind.INT,
-            2000,
-            "how long a request between controllers may take",
-            at_least=0,
-        ),
-        Option("controller.quorum.retry.backoff.ms", Kind.INT, 20, "pause before a retry", at_least=0),
+    Option("controller.quorum.election.timeout.ms", Kind.INT, 1000, "wait before a new election", at_least=0),
+    Option(
+        "controller.quorum.fetch.timeout.ms",
+        Kind.INT,
+        2000,
+        "time without a fetch after which a leader resigns or a follower starts an election",
+        at_least=0,
+    ),
+    Option(
+        "controller.quorum.election.backoff.max.ms",
+        Kind.INT,
+        1000,
+        "the longest pause between elections",
+        at_least=0,
+    ),
+    Option(
+        "controller.quorum.request.timeout.ms",
+        Kind.INT,
+        2000,
+        "how long a request between controllers may take",
+        at_least=0,
+    ),
+    Option("controller.quorum.retry.backoff.ms", Kind.INT, 20, "pause before a retry", at_least=0),
+    Option("controller.quorum.fetch.max.bytes", Kind.INT, 1_048_576, "bytes of metadata in one response", at_least=1),
+    Option(
+        "controller.quorum.fetch.snapshot.max.bytes",
+        Kind.INT,
+        1_048_576,
+        "bytes of a snapshot in one response",
+        at_least=1,
     ),
     *unused(
         "each sync of the metadata log covers everything written since the last one",
@@ -100,19 +103,6 @@ QUORUM_OPTIONS = OptionTable(
             25,
             "how long metadata waits to be batched",
             at_least=0,
-        ),
-    ),
-    *unused(
-        "observers run in the same process and fetch without a limit",
-        Option(
-            "controller.quorum.fetch.max.bytes", Kind.INT, 1_048_576, "bytes of metadata in one response", at_least=1
-        ),
-        Option(
-            "controller.quorum.fetch.snapshot.max.bytes",
-            Kind.INT,
-            1_048_576,
-            "bytes of a snapshot in one response",
-            at_least=1,
         ),
     ),
     Option("initial.broker.registration.timeout.ms", Kind.INT, 60000, "how long a starting broker tries to register"),

@@ -1,0 +1,1 @@
+"""Requests between the replicas of the metadata log, and about them."""
