@@ -10,6 +10,7 @@ from typing import Any
 
 from testkit.simulator.disk import SimulatedFiles
 from testkit.simulator.loop import SimulatedLoop
+from tests.replication.replication_samples import elect
 
 from headrace.api.data.fetch import FetchApi
 from headrace.api.data.produce import ProduceApi
@@ -132,7 +133,7 @@ class LeaderHarness:
             partition = Partition(name, TOPIC_ID, NODE, log, 0)
             partition.commit = GroupCommit(log, self.loop, partition.synced, partition.fail)
             partition.configure(1)
-            partition.lead(NODE, leader_epoch, (NODE,))
+            elect(partition, NODE, leader_epoch, (NODE,))
             self.partitions.open[name] = partition
 
     def restart(self, *, clean: bool) -> None:

@@ -191,7 +191,10 @@ class Replicas:
         config, min_isr = self._topic_config(name.topic)
         partition.log.configure(config)
         partition.configure(min(min_isr, len(assigned.replicas)))
-        partition.lead(assigned.leader, assigned.leader_epoch, assigned.isr)
+        if assigned.leader == self._node_id:
+            partition.lead(assigned, self._clock.now_ms())
+        else:
+            partition.follow(assigned)
         if (on_led := self.on_led.get(name.topic)) is not None:
             try:
                 on_led(partition)
@@ -257,6 +260,7 @@ class Replicas:
         """Replace a partition's log with its copy in another directory; the caller removes the old log."""
         assert partition.commit is not None and partition.commit.under_way is None, "no sync of the old log is running"
         assert opened.log_end == partition.log.log_end, "the copy is complete"
+        opened.producers.must_start_at_zero = partition.log.producers.must_start_at_zero
         self.directories.count_partition(self.log_dir_of(partition), -1)
         self.directories.count_partition(log_dir)
         partition.log = opened
@@ -287,7 +291,7 @@ class Replicas:
         assert partition.commit is not None
         partition.commit.closed = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition.name} was deleted")
         self._logs.delete(partition.log, self.log_dir_of(partition))
-        partition.lead(-1, partition.leader_epoch + 1, ())
+        partition.retire()
 
     # --- disk failures
 

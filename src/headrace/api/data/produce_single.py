@@ -80,7 +80,7 @@ class SingleProduce:
             except KeyError:
                 entry = self._add_by_name(key) if version < BY_ID_VERSION_MIN else self._add_by_id(key)
             partition = entry.partition
-            if partition.waits_for_disk or not (
+            if partition.defers_responses or not (
                 peer.authority.unrestricted or peer.authority.passes_write(peer, partition.name.topic)
             ):
                 return None
