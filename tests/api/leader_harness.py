@@ -103,6 +103,7 @@ class LeaderHarness:
         self.image = SimpleNamespace(
             topic_by_id=lambda topic_id: SimpleNamespace(name=topic) if topic_id == TOPIC_ID else None,
             partition=lambda topic, index: None,
+            brokers={},
         )
         self.ended_offsets: list[tuple[int, int, int, TransactionMarker, int]] = []
         self.offsets_error: RuntimeError | KafkaError | None = None
@@ -110,7 +111,7 @@ class LeaderHarness:
         clock = SimpleNamespace(now_ms=lambda: NOW_MS)
         verifier = self.coordinator if coordinator else None
         produce = ProduceApi(self.partitions, lambda: self.image, clock, self.loop, verifier, lambda: self.verification)  # type: ignore[arg-type, return-value]
-        fetch = FetchApi(self.partitions, FetchSessions(Random(1), 10), lambda: self.image, self.loop, 1 << 20)  # type: ignore[arg-type, return-value]
+        fetch = FetchApi(self.partitions, FetchSessions(Random(1), 10), lambda: self.image, self.loop, 1 << 20, clock)  # type: ignore[arg-type, return-value]
         markers = WriteTxnMarkersApi(self.partitions, clock, self._end_offsets)  # type: ignore[arg-type]
         services = [
             Service(ApiKey.PRODUCE, (3, 13), produce.handle, NEED),

@@ -61,10 +61,8 @@ TLS = """
 ssl.keystore.type=PEM
 ssl.keystore.location={store}
 """
-REPORTED = {
-    "inter.broker.listener.name", "controller.listener.names", "num.network.threads", "num.io.threads",
-    "num.replica.fetchers", "replica.fetch.max.bytes", "replica.socket.timeout.ms", "replica.lag.time.max.ms",
-    "quota.producer.default", "quota.consumer.default", "queued.max.requests", "request.timeout.ms",
+REPORTED = { "controller.listener.names", "num.network.threads", "num.io.threads", "replica.socket.timeout.ms",
+    "quota.producer.default", "quota.consumer.default", "queued.max.requests",
 }  # fmt: skip
 HONOURED = {
     "log.retention.bytes": "1000000000", "log.segment.bytes": "16777216", "num.partitions": "12",

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from headrace.api.data.leader_hints import endpoints_of
 from headrace.api.data.produce_transactional import TransactionalBatches
 from headrace.api.permissions import on_topics
 from headrace.base.clock import Clock
@@ -68,6 +69,14 @@ class _Pending(NamedTuple):
         return self.guard is not None and self.guard.waits
 
 
+class _Unacknowledged(NamedTuple):
+    """One batch that was appended and waits for the disk or for followers."""
+
+    topic: ProduceRequest.TopicProduceData
+    partition_response: PartitionResponse
+    ack: Synced
+
+
 class ProduceApi:
     def __init__(
         self,
@@ -94,7 +103,8 @@ class ProduceApi:
         now_ms = self._clock.now_ms()
         responses = []
         pending: list[_Pending] = []
-        waiting: list[tuple[PartitionResponse, Synced]] = []
+        waiting: list[_Unacknowledged] = []
+        refused = False
         for topic in request.topic_data:
             results = []
             refusal = None if context.peer.authority.unrestricted else self._refusal(context, topic)
@@ -134,34 +144,50 @@ class ProduceApi:
                         checked = partition.check(records, header, now_ms)
                     ack = self._append(request, partition_response, partition, records, header, checked, now_ms, guard)
                     if ack is not None:
-                        waiting.append((partition_response, ack))
+                        waiting.append(_Unacknowledged(topic, partition_response, ack))
                 except KafkaError as error:
                     self._refuse(context, topic, partition_response, error, admitted)
+                    refused = True
             responses.append(TopicResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=results))
         response = ProduceResponse(responses=responses)
         if pending:
             finished = begin(self._finish(context, request, response, pending, now_ms, waiting))
             return HoldFrame(finished) if isinstance(finished, Rest) else finished
         if waiting:
-            return self._acknowledged(response, waiting)
-        return response if acks else self._check_unacknowledged(response)
+            return self._acknowledged(context, response, waiting)
+        if not acks:
+            return self._check_unacknowledged(response)
+        return self._with_endpoints(context, response) if refused else response
 
     async def _acknowledged(
-        self, response: ProduceResponse, waiting: list[tuple[PartitionResponse, Synced]]
+        self, context: RequestContext, response: ProduceResponse, waiting: list[_Unacknowledged]
     ) -> ProduceResponse:
         """Wait until all batches are on disk (`flush.messages`) and replicated (acks=all), then return the response.
 
         Later requests of the connection are not blocked by it.
         """
-        for partition_response, ack in waiting:
+        for topic, partition_response, ack in waiting:
             error = await asyncio.shield(ack)  # other requests may wait for the same flush
             if error is not None:
-                partition_response.error_code, partition_response.error_message = error.code, error.message or None
-                (
-                    partition_response.base_offset,
-                    partition_response.log_append_time_ms,
-                    partition_response.log_start_offset,
-                ) = -1, -1, -1
+                self._refuse(context, topic, partition_response, error, None)
+                partition_response.log_append_time_ms = partition_response.log_start_offset = -1
+        return self._with_endpoints(context, response)
+
+    def _with_endpoints(self, context: RequestContext, response: ProduceResponse) -> ProduceResponse:
+        """Add the endpoints of the leaders that the response names."""
+        hinted = {
+            result.current_leader.leader_id
+            for topic in response.responses
+            for result in topic.partition_responses
+            if result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        }
+        if hinted and context.api_version >= LEADER_HINT_VERSION_MIN:
+            response.node_endpoints = [
+                ProduceResponse.NodeEndpoint(
+                    node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+                )
+                for broker, endpoint in endpoints_of(hinted, self._image(), context.peer.listener)
+            ]
         return response
 
     def _refusal(self, context: RequestContext, topic: ProduceRequest.TopicProduceData) -> KafkaError | None:
@@ -226,7 +252,7 @@ class ProduceApi:
         response: ProduceResponse,
         pending: list[_Pending],
         now_ms: int,
-        waiting: list[tuple[PartitionResponse, Synced]],
+        waiting: list[_Unacknowledged],
     ) -> ProduceResponse | None:
         checked = [one for batch in pending if (one := await self._check(context, request, batch, now_ms)) is not None]
         for one in await self._verified(context, request.transactional_id, checked):
@@ -244,12 +270,12 @@ class ProduceApi:
                     one.guard,
                 )
                 if ack is not None:
-                    waiting.append((one.partition_response, ack))
+                    waiting.append(_Unacknowledged(one.topic, one.partition_response, ack))
             except KafkaError as error:
                 self._refuse(context, one.topic, one.partition_response, error, one.partition)
         if waiting:
-            return await self._acknowledged(response, waiting)
-        return response if request.acks else self._check_unacknowledged(response)
+            return await self._acknowledged(context, response, waiting)
+        return self._with_endpoints(context, response) if request.acks else self._check_unacknowledged(response)
 
     async def _check(
         self, context: RequestContext, request: ProduceRequest, one: _Pending, now_ms: int
