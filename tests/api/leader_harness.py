@@ -10,6 +10,7 @@ from typing import Any
 
 from testkit.simulator.disk import SimulatedFiles
 from testkit.simulator.loop import SimulatedLoop
+from tests.replication.replication_samples import elect
 
 from headrace.api.data.fetch import FetchApi
 from headrace.api.data.produce import ProduceApi
@@ -102,6 +103,7 @@ class LeaderHarness:
         self.image = SimpleNamespace(
             topic_by_id=lambda topic_id: SimpleNamespace(name=topic) if topic_id == TOPIC_ID else None,
             partition=lambda topic, index: None,
+            brokers={},
         )
         self.ended_offsets: list[tuple[int, int, int, TransactionMarker, int]] = []
         self.offsets_error: RuntimeError | KafkaError | None = None
@@ -109,7 +111,7 @@ class LeaderHarness:
         clock = SimpleNamespace(now_ms=lambda: NOW_MS)
         verifier = self.coordinator if coordinator else None
         produce = ProduceApi(self.partitions, lambda: self.image, clock, self.loop, verifier, lambda: self.verification)  # type: ignore[arg-type, return-value]
-        fetch = FetchApi(self.partitions, FetchSessions(Random(1), 10), lambda: self.image, self.loop, 1 << 20)  # type: ignore[arg-type, return-value]
+        fetch = FetchApi(self.partitions, FetchSessions(Random(1), 10), lambda: self.image, self.loop, 1 << 20, clock)  # type: ignore[arg-type, return-value]
         markers = WriteTxnMarkersApi(self.partitions, clock, self._end_offsets)  # type: ignore[arg-type]
         services = [
             Service(ApiKey.PRODUCE, (3, 13), produce.handle, NEED),
@@ -132,7 +134,7 @@ class LeaderHarness:
             partition = Partition(name, TOPIC_ID, NODE, log, 0)
             partition.commit = GroupCommit(log, self.loop, partition.synced, partition.fail)
             partition.configure(1)
-            partition.lead(NODE, leader_epoch, (NODE,))
+            elect(partition, NODE, leader_epoch, (NODE,))
             self.partitions.open[name] = partition
 
     def restart(self, *, clean: bool) -> None:

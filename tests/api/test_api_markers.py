@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.api.leader_harness import NOW_MS, PRODUCER, LeaderHarness, batch, marker_codes
+from tests.replication.replication_samples import elect
 
 from headrace.api.transactions.write_txn_markers import MARKERS_AT_ONCE
 from headrace.base.errors import ErrorCode, KafkaError
@@ -37,7 +38,7 @@ def make_harness() -> Iterator[Callable[..., Any]]:
 
 def test_each_partition_gets_its_own_error_code(make_harness: Callable[..., Any]) -> None:
     harness = make_harness(partitions=4)
-    harness.partitions.get("t", 1).lead(2, 1, (2,))
+    elect(harness.partitions.get("t", 1), 2, 1, (2,))
     harness.partitions.get("t", 2).isr = ()
     harness.files.fault = lambda operation, path: (
         OSError(28, "full", path) if operation == "append" and "t-3/" in path else None

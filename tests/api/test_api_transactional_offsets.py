@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from testkit.simulator.loop import SimulatedLoop
 from tests.fakes import FakeClock
-from tests.replication.replication_samples import NODE, NOW_MS, TOPIC_ID, make_files, make_partition
+from tests.replication.replication_samples import NODE, NOW_MS, TOPIC_ID, elect, make_files, make_partition
 
 from headrace.api.transactions.txn_offset_commit import TxnOffsetCommitApi
 from headrace.base.errors import ErrorCode
@@ -227,7 +227,7 @@ def test_a_marker_or_election_during_verification_fails_the_commit() -> None:
         assert harness.partition.log.log_end == 1  # only the marker
 
         async def leaves() -> None:
-            harness.partition.lead(NODE, 1, (NODE,))
+            elect(harness.partition, NODE, 1, (NODE,))
             harness.groups.elected(harness.partition)
             await harness.groups.settle()
 
@@ -277,12 +277,12 @@ def test_invalid_groups_and_unavailable_coordinators_return_their_errors() -> No
         harness.partition.configure(2)
         assert await harness.code() is ErrorCode.COORDINATOR_NOT_AVAILABLE
         harness.partition.configure(1)
-        harness.partition.lead(NODE, 1, (NODE,))
+        elect(harness.partition, NODE, 1, (NODE,))
         harness.groups.elected(harness.partition)
         assert await harness.code(1) is ErrorCode.COORDINATOR_NOT_AVAILABLE
         harness.groups.elected(harness.partition)
         await harness.groups.settle()
-        harness.partition.lead(2, 2, (NODE,))
+        elect(harness.partition, 2, 2, (NODE,))
         harness.groups.elected(harness.partition)
         assert await harness.code() is ErrorCode.NOT_COORDINATOR
 
@@ -293,7 +293,7 @@ def test_a_loading_coordinator_returns_coordinator_load_in_progress() -> None:
     harness = OffsetsHarness()
 
     async def scenario() -> None:
-        harness.partition.lead(NODE, 1, (NODE,))
+        elect(harness.partition, NODE, 1, (NODE,))
         harness.groups.elected(harness.partition)
         assert await harness.code(2) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         assert harness.verifier.requested == []

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.api.leader_harness import ID, PRODUCER, LeaderHarness, batch, fetched
+from tests.replication.replication_samples import elect
 
 from headrace.base.errors import ErrorCode
 from headrace.records.batch import iterate_batches
@@ -300,8 +301,8 @@ def test_a_new_leader_epoch_discards_pending_verifications(harness: LeaderHarnes
     gate = pause_verification(harness)
     task = begin_produce(harness)
     partition = harness.partitions.get("t", 0)
-    partition.lead(2, 1, (2,))
-    partition.lead(1, 2, (1,))
+    elect(partition, 2, 1, (2,))
+    elect(partition, 1, 2, (1,))
     assert finish_produce(harness, gate, task) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
     harness.coordinator.gate = None
     assert harness.produce(0) == (NONE, 0)
@@ -310,7 +311,7 @@ def test_a_new_leader_epoch_discards_pending_verifications(harness: LeaderHarnes
 def test_losing_leadership_during_verification_appends_nothing(harness: LeaderHarness) -> None:
     gate = pause_verification(harness)
     task = begin_produce(harness)
-    harness.partitions.get("t", 0).lead(2, 1, (2,))
+    elect(harness.partitions.get("t", 0), 2, 1, (2,))
     assert finish_produce(harness, gate, task) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
     assert harness.log().log_end == 0
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from testkit.simulator.loop import SimulatedLoop
 from tests.fakes import FakeClock
-from tests.replication.replication_samples import NODE, NOW_MS, TOPIC_ID, make_files, make_partition
+from tests.replication.replication_samples import NODE, NOW_MS, TOPIC_ID, elect, make_files, make_partition
 
 from headrace.base.errors import CorruptData, ErrorCode, KafkaError
 from headrace.broker.shard_runner import LOAD_AGAIN_S, Coordination, CoordinatorTopic
@@ -107,7 +107,7 @@ class ShardHarness:
         return caught.value.code
 
     def lead(self, leader: int, epoch: int, isr: tuple[int, ...] = (NODE,)) -> None:
-        self.partition.lead(leader, epoch, isr)
+        elect(self.partition, leader, epoch, isr)
         self.coordination.elected(self.partition)
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from testkit.simulator.loop import SimulatedLoop
 from tests.fakes import FakeClock
-from tests.replication.replication_samples import NODE, NOW_MS, TOPIC_ID, make_files, make_partition
+from tests.replication.replication_samples import NODE, NOW_MS, TOPIC_ID, elect, make_files, make_partition
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.broker.shard_runner import Coordination, CoordinatorTopic
@@ -95,7 +95,7 @@ class OffsetsHarness:
         self.partition.append(memoryview(batch), read_header(batch), NOW_MS, NOW_MS, check_producer=False)
 
     async def lead_again(self) -> None:
-        self.partition.lead(NODE, self.partition.leader_epoch + 1, (NODE,))
+        elect(self.partition, NODE, self.partition.leader_epoch + 1, (NODE,))
         self.coordination.elected(self.partition)
         await self.coordination.settle()
 
@@ -242,7 +242,7 @@ def test_markers_are_accepted_only_by_the_leader_once_its_coordinator_has_loaded
     async def scenario() -> None:
         with code_of(ErrorCode.NOT_LEADER_OR_FOLLOWER):
             await harness.coordination.end_transaction(1, P, 0, COMMIT, 0)
-        harness.partition.lead(NODE, 1, (NODE,))
+        elect(harness.partition, NODE, 1, (NODE,))
         harness.coordination.elected(harness.partition)
         with code_of(ErrorCode.NOT_LEADER_OR_FOLLOWER):
             await harness.end(P, COMMIT)  # the shard is still loading
@@ -250,7 +250,7 @@ def test_markers_are_accepted_only_by_the_leader_once_its_coordinator_has_loaded
         harness.partition.advance = lambda: None  # simulates a follower that has not fetched yet
         ending = harness.coordination.end_transaction(0, P, 0, COMMIT, 0)
         assert not ending.done()
-        harness.partition.lead(OTHER, 2, (NODE,))
+        elect(harness.partition, OTHER, 2, (NODE,))
         harness.coordination.elected(harness.partition)
         with code_of(ErrorCode.NOT_LEADER_OR_FOLLOWER):
             await ending

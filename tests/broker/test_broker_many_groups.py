@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from testkit.simulator.loop import SimulatedLoop
 from tests.fakes import FakeClock
-from tests.replication.replication_samples import NODE, NOW_MS, TOPIC_ID, make_files, make_partition
+from tests.replication.replication_samples import NODE, NOW_MS, TOPIC_ID, elect, make_files, make_partition
 
 from headrace.base.errors import ErrorCode
 from headrace.broker.shard_runner import LOAD_SLICE_S, Coordination, CoordinatorTopic
@@ -138,7 +138,7 @@ def test_loading_groups_yields_to_other_tasks(per_batch: int) -> None:
 
     async def main() -> None:
         for epoch in (0, 1):  # the second time after an unload
-            partition.lead(NODE, epoch, (NODE,))
+            elect(partition, NODE, epoch, (NODE,))
             coordination.elected(partition)
             seen: list[int] = []
             other = loop.create_task(watch(seen))

@@ -14,6 +14,7 @@ from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition, new_uuid
 from headrace.broker.transaction_markers import MarkerSender
 from headrace.broker.transaction_verifier import CoordinatorVerifier
+from headrace.client.wire.connection import Disconnected
 from headrace.coordinators.partitioning import TRANSACTIONS_TOPIC
 from headrace.coordinators.transaction.request import Markers, MarkersWritten
 from headrace.metadata.image import Image, Partition, Topic
@@ -54,7 +55,7 @@ class Leaders:
         await asyncio.sleep(0.001)
         if node_id in self.unreachable:
             self.unreachable.remove(node_id)
-            raise ConnectionError("not now")
+            raise Disconnected("not now")
         results: list[WriteTxnMarkersResponse.WritableTxnMarkerResult] = []
         for marker in message.markers:
             assert (marker.coordinator_epoch, marker.transaction_version) == (EPOCH, 2)
@@ -233,7 +234,7 @@ class Coordinator:
     async def request(self, node_id: int, message: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
         assert isinstance(message, AddPartitionsToTxnRequest)
         if self.unreachable:
-            raise ConnectionError("not now")
+            raise Disconnected("not now")
         [requested] = message.transactions
         self.requested.append((node_id, requested.verify_only))
         code = self.codes.pop(0)

@@ -62,8 +62,7 @@ ssl.keystore.type=PEM
 ssl.keystore.location={store}
 """
 REPORTED = {
-    "controller.listener.names", "num.network.threads", "num.io.threads",
-    "num.replica.fetchers", "replica.fetch.max.bytes", "replica.socket.timeout.ms", "replica.lag.time.max.ms",
+    "controller.listener.names", "num.network.threads", "num.io.threads", "replica.socket.timeout.ms",
     "quota.producer.default", "quota.consumer.default", "queued.max.requests",
 }  # fmt: skip
 HONOURED = {

@@ -8,7 +8,8 @@ from typing import Any
 from testkit.simulator.disk import SimulatedFiles
 from testkit.simulator.loop import SimulatedLoop
 
-from headrace.base.ids import NodeId, TopicPartition, Uuid
+from headrace.base.ids import NO_NODE, NodeId, TopicPartition, Uuid
+from headrace.metadata.image import Partition as PartitionState
 from headrace.records.batch import read_header
 from headrace.records.builder import build_batch
 from headrace.records.record import Record
@@ -38,8 +39,18 @@ def make_partition(files: SimulatedFiles, loop: SimulatedLoop | None = None, **o
     if loop is not None:
         partition.commit = GroupCommit(log, loop, partition.synced, partition.fail)
     partition.configure(1)
-    partition.lead(NODE, 0, (NODE,))
+    elect(partition, NODE, 0)
     return partition
+
+
+def elect(partition: Partition, leader: int, epoch: int, isr: tuple[int, ...] | None = None) -> None:
+    """Elect a leader of a partition whose only replica is this node; with another leader, this node becomes a follower."""
+    replicas = (partition.node_id,) if leader in (partition.node_id, NO_NODE) else (partition.node_id, leader)
+    state = PartitionState(replicas, (partition.node_id,) if isr is None else isr, leader, epoch, 0)
+    if leader == partition.node_id:
+        partition.lead(state, NOW_MS)
+    else:
+        partition.follow(state)
 
 
 def append(partition: Partition, count: int = 1, **options: Any) -> AppendInfo:

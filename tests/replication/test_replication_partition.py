@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from testkit.simulator.disk import SimulatedFiles
-from tests.replication.replication_samples import NOW_MS, append, make_files, make_partition
+from tests.replication.replication_samples import NOW_MS, append, elect, make_files, make_partition
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.replication.partition import (
@@ -136,7 +136,7 @@ def test_a_failed_write_takes_the_partition_offline(number: int) -> None:
         with pytest.raises(KafkaError) as caught:
             attempt()
         assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-    partition.lead(1, 7, (1,))  # whatever the metadata says
+    elect(partition, 1, 7, (1,))  # whatever the metadata says
     assert not partition.is_leader
 
 

@@ -67,7 +67,9 @@ class ReplicasHarness:
             configs={(TOPIC_CONFIG, name): values for name, values in (configs or {}).items()},
         )
         gone = tuple((name, old.id) for name, old in self.image.topics.items() if name not in new.topics)
-        self.replicas.publish(self.image, new, Changes(tuple(new.topics), gone, (), ()))
+        configured = tuple({**self.image.configs, **new.configs})
+        partitions = tuple(TopicPartition(one.name, index) for one in topics for index in range(len(one.partitions)))
+        self.replicas.publish(self.image, new, Changes(tuple(new.topics), gone, (), configured, partitions))
         self.image = new
 
     async def start(self, *topics: Topic) -> None:

@@ -11,7 +11,7 @@ from aiokafka.record.control_record import ControlRecord as AioControlRecord
 from aiokafka.record.default_records import DefaultRecordBatch as AioBatch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.replication.replication_samples import NOW_MS, make_files, make_partition
+from tests.replication.replication_samples import NOW_MS, elect, make_files, make_partition
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.cli.dump.batches import dump_batches
@@ -56,7 +56,7 @@ def append_error_code(partition: Partition, guard: Guard, epoch: int = 0, sequen
 @pytest.mark.parametrize("marker", [COMMIT, ABORT])
 def test_markers_are_written_in_kafkas_format(tmp_path: Path, marker: TransactionMarker) -> None:
     partition = make_partition(make_files())
-    partition.lead(1, 6, (1,))
+    elect(partition, 1, 6, (1,))
     append(partition, UNGUARDED, epoch=3)
     info = partition.append_marker(PRODUCER, 4, marker, 2, NOW_MS + 5)
     assert (info.first_offset, info.duplicate, partition.high_watermark, partition.last_stable_offset) == (

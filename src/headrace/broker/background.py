@@ -1,4 +1,4 @@
-"""A broker's periodic work: checkpoints, fsyncs, retention, expiry of producers, measuring the event loop's lag.
+"""A broker's periodic work: checkpoints, fsyncs, retention, expiry of producers, lagging followers, the event loop's lag.
 
 Work over all partitions runs in slices; slow disk operations run in a thread.
 """
@@ -46,6 +46,7 @@ class Intervals(Struct, frozen=True):
     retention_ms: int
     producer_expiry_ms: int
     flush_ms: int  # LONG_MAX if not set
+    isr_ms: int  # between checks for followers that lag
     first_ms: int  # upper bound for the delay of a first round after a start, except for the expiry of producers
 
 
@@ -94,6 +95,7 @@ class Background:
             (intervals.log_start_ms / 1000, lambda: self.checkpoint([LOG_START_CHECKPOINT])),
             (intervals.retention_ms / 1000, lambda: self._for_each(self._delete_old)),
             (flush_s, lambda: self._for_each(self._flush_if_due)),
+            (intervals.isr_ms / 1000, lambda: self._for_each(self._review_isr)),
             (HOUSEKEEPING_S, self._do_housekeeping),
         ]
         for every_s, work in rounds:
@@ -210,7 +212,18 @@ class Background:
 
     @staticmethod
     def _expire_producers(partition: Partition, now_ms: int) -> bool:
-        partition.log.producers.expire(now_ms, partition.log.config.producer_id_expiration_ms)
+        expiration_ms = partition.log.config.producer_id_expiration_ms
+        partition.log.producers.expire(now_ms, expiration_ms)
+        if now_ms - partition.term_began_ms >= expiration_ms:
+            # A producer of an earlier leader would have expired by now: that its state is missing means nothing any more.
+            partition.log.producers.must_start_at_zero = False
+        return False
+
+    # --- replication
+
+    @staticmethod
+    def _review_isr(partition: Partition, now_ms: int) -> bool:
+        partition.review_isr(now_ms)
         return False
 
     async def _measure_lag(self) -> None:

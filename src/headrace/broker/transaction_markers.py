@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.broker.broker_channel import BrokerChannel
+from headrace.broker.broker_channel import UNREACHABLE, BrokerChannel
 from headrace.broker.shard_runner import Coordination
+from headrace.client.consumer.fetching import known_code
 from headrace.coordinators.transaction.request import Markers
 from headrace.coordinators.transaction.shard import TransactionShard
 from headrace.metadata.image import Image
@@ -149,13 +150,13 @@ class MarkerSender:
             response: WriteTxnMarkersResponse = await self._brokers.request(
                 leader, _request(markers, epoch, partitions)
             )
-        except ConnectionError:
+        except UNREACHABLE:
             return set(partitions)
         left = set(partitions)
         for result in response.markers:
             for topic in result.topics:
                 for one in topic.partitions:
-                    code = ErrorCode(one.error_code)
+                    code = known_code(one.error_code)
                     if code in FENCED_CODES:
                         raise Superseded(f"{topic.name}-{one.partition_index} responded with {code.name}")
                     if code is ErrorCode.NONE:

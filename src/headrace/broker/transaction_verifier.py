@@ -10,16 +10,19 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import TopicPartition
-from headrace.broker.broker_channel import BrokerChannel
+from headrace.broker.broker_channel import UNREACHABLE, BrokerChannel
+from headrace.client.consumer.fetching import known_code
 from headrace.coordinators.partitioning import TRANSACTIONS_TOPIC, coordinator_partition
 from headrace.metadata.image import Image
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 
 NO_LEADER = -1
+# Errors while the coordinator moves to another broker, or this broker's metadata is behind.
+_MOVING = frozenset({ErrorCode.NETWORK_EXCEPTION, ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 
 
 class CoordinatorVerifier:
-    """Sends AddPartitionsToTxn to the coordinator, and retries while the previous transaction is still ending.
+    """Sends AddPartitionsToTxn to the coordinator, and retries while the previous transaction ends or the coordinator moves.
 
     `retry_times_s` returns the pause between two attempts and the total time to keep trying. `ended` returns after such a pause, or earlier
     once the transaction is known to have ended.
@@ -67,10 +70,14 @@ class CoordinatorVerifier:
         while True:
             codes = await self._send(transactional_id, request, partitions)
             is_ending = add and ErrorCode.CONCURRENT_TRANSACTIONS in codes.values()
-            if not is_ending or self._loop.time() + pause_s > deadline:
+            is_moving = not _MOVING.isdisjoint(codes.values())
+            if not (is_ending or is_moving) or self._loop.time() + pause_s > deadline:
                 return codes
             # The previous transaction is about to end: retrying here is cheaper than making the client retry.
-            await self._ended(transactional_id, pause_s)
+            if is_ending:
+                await self._ended(transactional_id, pause_s)
+            else:
+                await asyncio.sleep(pause_s)
 
     async def _send(
         self, transactional_id: str, request: AddPartitionsToTxnRequest, partitions: Sequence[TopicPartition]
@@ -83,11 +90,11 @@ class CoordinatorVerifier:
             if leader == NO_LEADER:
                 return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             response: AddPartitionsToTxnResponse = await self._brokers.request(leader, request)
-        except ConnectionError:
+        except UNREACHABLE:
             return dict.fromkeys(partitions, ErrorCode.NETWORK_EXCEPTION)
-        whole = ErrorCode(response.error_code)
+        whole = known_code(response.error_code)
         found = {
-            TopicPartition(result.name, one.partition_index): ErrorCode(one.partition_error_code)
+            TopicPartition(result.name, one.partition_index): known_code(one.partition_error_code)
             for transaction in response.results_by_transaction
             for result in transaction.topic_results
             for one in result.results_by_partition

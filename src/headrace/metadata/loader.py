@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 
-from headrace.base.ids import Uuid
+from headrace.base.ids import TopicPartition, Uuid
 from headrace.metadata.image import Image, QuotaEntity, Topic
 from headrace.metadata.state import ClusterState, replay
 from headrace.metadata.transactions import TransactionBuffer
@@ -42,6 +42,7 @@ class Changes(Struct, frozen=True):
     deleted_topics: tuple[tuple[str, Uuid], ...]
     brokers: tuple[int, ...]
     configs: tuple[tuple[int, str], ...]
+    partitions: tuple[TopicPartition, ...] = ()  # new and changed partitions of those topics
     features: tuple[str, ...] = ()
     client_quotas: tuple[QuotaEntity, ...] = ()
     acls: tuple[Uuid, ...] = ()
@@ -107,6 +108,11 @@ class MetadataLoader:
             ),
             brokers=tuple(touched["brokers"]),
             configs=tuple(touched["configs"]),
+            partitions=tuple(
+                TopicPartition(name, index)
+                for topic_id, index in touched["partitions"]
+                if (name := new.topic_names.get(topic_id)) is not None
+            ),
             features=tuple(touched["features"]),
             client_quotas=tuple(touched["client_quotas"]),
             acls=tuple(touched["acls"]),

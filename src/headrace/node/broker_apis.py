@@ -57,6 +57,8 @@ from headrace.replication.dir_moves import DirMoves
 from headrace.replication.replicas import Replicas
 from headrace.security.authorizer import StandardAuthorizer
 
+RACK_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"  # the only replica.selector.class we have
+
 
 class BrokerParts(Struct, frozen=True):
     """The components of a broker that its API handlers use."""
@@ -98,7 +100,15 @@ def _data_apis(context: NodeContext, parts: BrokerParts) -> list[Api]:
         ProduceApi(
             replicas, parts.image, context.clock, context.loop, coordinators.verifier, coordinators.is_verifying
         ),
-        FetchApi(replicas, sessions, parts.image, context.loop, settings.number("fetch.max.bytes")),
+        FetchApi(
+            replicas,
+            sessions,
+            parts.image,
+            context.loop,
+            settings.number("fetch.max.bytes"),
+            context.clock,
+            selects_by_rack=settings.text("replica.selector.class") == RACK_SELECTOR,
+        ),
         ListOffsetsApi(replicas),
         DeleteRecordsApi(replicas, context.clock),
         OffsetForLeaderEpochApi(replicas),

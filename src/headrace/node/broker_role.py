@@ -43,6 +43,7 @@ from headrace.node.coordinator_wiring import Coordinators
 from headrace.node.feature_levels import SUPPORTED_FEATURES
 from headrace.node.link_options import controller_link_options
 from headrace.node.listeners import open_listeners
+from headrace.node.replication_wiring import Replication, make_links
 from headrace.node.security import SecurityOfListeners, authority_of, make_authorizer
 from headrace.node.settings import Settings
 from headrace.observe.client_series import ClientSeries
@@ -55,7 +56,7 @@ from headrace.replication.directories import Directories
 from headrace.replication.replicas import Replicas
 from headrace.server.dispatch import Dispatcher
 from headrace.server.listener import Listener
-from headrace.storage.checkpoints import CLEANER_CHECKPOINT
+from headrace.storage.checkpoints import CLEANER_CHECKPOINT, LOG_START_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
 from headrace.storage.log_dirs import LogDir
 
 log = logging.getLogger(__name__)
@@ -93,9 +94,8 @@ class BrokerRole:
         self._single_produce = SingleProduce(self.replicas, context.clock, context.loop, context.metrics)
         self._client_series = ClientSeries()
         self._telemetry = ClientTelemetry(self._client_series, settings.number("telemetry.max.bytes"), context.random)
-        self._coordinators = Coordinators(
-            context, self._options, self._get_image, self.replicas, lambda: self.dispatcher
-        )
+        self._links = make_links(context, lambda: self.dispatcher, self._get_image)
+        self._coordinators = Coordinators(context, self._options, self._get_image, self.replicas, self._links)
         self.groups = self._coordinators.groups
         self.transactions = self._coordinators.transactions
         self._loader = MetadataLoader(self._publishers())
@@ -110,6 +110,15 @@ class BrokerRole:
         )
         self._moves = self._make_moves(directories)
         self._background = _make_background(context, self.replicas)
+        self._replication = Replication(
+            context,
+            self.replicas,
+            self._get_image,
+            self._links,
+            self._channel,
+            lambda: self.registration.broker_epoch,
+            lambda: self._background.checkpoint([LOG_START_CHECKPOINT, RECOVERY_POINT_CHECKPOINT]),
+        )
         self._cleaner = self._make_cleaner()
         self._options.subscribe(self._apply_options)
         self._options.subscribe(lambda values: self._security.apply(self._options.layers().dynamic))
@@ -125,6 +134,7 @@ class BrokerRole:
             *([] if self._authorizer is None else [AclPublisher(self._authorizer)]),
             # BEFORE the replicas, which are opened with these options.
             self._options,
+            self._links,
             self.replicas,
             self._creation,
             self._single_produce,
@@ -288,6 +298,7 @@ class BrokerRole:
         await self._coordinators.stop()
         await self._cleaner.stop()
         await self._moves.stop()
+        await self._replication.stop()
         await self._background.stop()
         await self.replicas.quiet()
         for listener in self._listeners:
@@ -302,6 +313,7 @@ class BrokerRole:
         self._coordinators.kill()
         self._moves.cancel()
         self._cleaner.cancel()
+        self._replication.cancel()
         self._background.cancel()
         for listener in self._listeners:
             listener.stop()
@@ -354,5 +366,6 @@ def _intervals(settings: Settings) -> Intervals:
         retention_ms=settings.number("log.retention.check.interval.ms"),
         producer_expiry_ms=settings.number("producer.id.expiration.check.interval.ms"),
         flush_ms=settings.number("log.flush.scheduler.interval.ms"),
+        isr_ms=settings.number("replica.lag.time.max.ms") // 2,
         first_ms=settings.number("log.initial.task.delay.ms"),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from headrace.broker.broker_channel import OwnBroker
+from headrace.broker.broker_channel import BrokerChannel
 from headrace.broker.dynamic_options import DynamicOptions
 from headrace.broker.metrics.group_lag import GroupLag
 from headrace.broker.shard_runner import Coordination, CoordinatorTopic
@@ -23,17 +23,13 @@ from headrace.coordinators.transaction.shard import TransactionShard
 from headrace.metadata.image import Image
 from headrace.node.context import NodeContext
 from headrace.replication.replicas import Replicas
-from headrace.server.frames import MessageHandler
 
 SETTLE_S_MAX = 1.0  # how long a start waits for loading, so that clients of small shards are not refused
 TRANSACTION_VERSION = "transaction.version"
 
 
 class Coordinators:
-    """The coordinators of one broker.
-
-    `dispatcher` returns this broker's: coordinators and partition leaders communicate by requests, even on the same broker.
-    """
+    """The coordinators of one broker. They communicate with partition leaders by requests, even on the same broker."""
 
     def __init__(
         self,
@@ -41,11 +37,10 @@ class Coordinators:
         options: DynamicOptions,
         image: Callable[[], Image],
         replicas: Replicas,
-        dispatcher: Callable[[], MessageHandler],
+        brokers: BrokerChannel,
     ) -> None:
         settings, clock, loop = context.settings, context.clock, context.loop
         self._options = options
-        brokers = OwnBroker(settings.node_id, dispatcher)
         group_topic = CoordinatorTopic(
             GROUPS_TOPIC,
             lambda: GroupShard(GROUP_HANDLERS, group_settings(settings.values), image, context.random),

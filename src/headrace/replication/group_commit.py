@@ -49,6 +49,18 @@ class GroupCommit:
         """Return the last sync that was requested and is not done yet."""
         return self._again or self._running
 
+    def create_wait(self, timeout_s: float) -> Synced:
+        """Return a future for something other than a sync, whose result is REQUEST_TIMED_OUT if nothing sets it in time."""
+        done: Synced = self._loop.create_future()
+
+        def time_out() -> None:
+            if not done.done():
+                done.set_result(KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{self._log.topic_partition}: {timeout_s} s"))
+
+        timer = self._loop.call_later(timeout_s, time_out)
+        done.add_done_callback(lambda _: timer.cancel())
+        return done
+
     def sync(self) -> Synced:
         """Return a future that is done when everything now in the log is on disk.
 

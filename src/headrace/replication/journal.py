@@ -142,6 +142,7 @@ class PartitionJournal(Generic[Record]):
         """Stop following the partition; no callback is called any more."""
         self._is_lost = True
         self.partition.unwatch(self._on_partition_changed)
+        self._resume_settling()
 
     # --- following the partition
 
@@ -162,8 +163,11 @@ class PartitionJournal(Generic[Record]):
             self._reported_offset = offset
             for committed in self._committed:
                 committed(offset)
-            if self._advanced is not None and not self._advanced.done():
-                self._advanced.set_result(None)
+            self._resume_settling()
+
+    def _resume_settling(self) -> None:
+        if self._advanced is not None and not self._advanced.done():
+            self._advanced.set_result(None)
 
     # --- loading
 

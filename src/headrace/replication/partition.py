@@ -1,39 +1,30 @@
-"""One partition on this node: its appends, reads and leadership. Everything runs to completion, so there are no locks.
+"""One partition on this node: its appends and reads, as leader and as follower.
 
-For now the leader is the only in-sync replica, so the high watermark follows the log end; only `advance` moves it.
+Everything runs to completion, so there are no locks. `local_replica` has the role, the high watermark and the disk.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.base.ids import NodeId, TopicPartition, Uuid
-from headrace.options.table import LONG_MAX
-from headrace.records.batch import HEADER_BYTES, BatchHeader, pack_header, unpack_header
+from headrace.records.batch import HEADER_BYTES, BatchHeader, Buffer, pack_header, read_header, unpack_header
 from headrace.records.control import TransactionMarker, build_marker
 from headrace.records.validate_batch import Checked
-from headrace.replication.batch_checks import DECOMPRESSED_BYTES_MAX, BatchChecks
-from headrace.replication.traffic import TopicTraffic
-from headrace.replication.verification import Guard, Guards
-from headrace.storage.append import AppendInfo
+from headrace.replication.batch_checks import DECOMPRESSED_BYTES_MAX
+from headrace.replication.follower_state import restart_offset, truncation_offset
+from headrace.replication.local_replica import ALL_ACKS, LocalReplica
+from headrace.replication.verification import Guard
+from headrace.storage.append import AppendInfo, analyze_follower
 from headrace.storage.file_range import FileRange
-from headrace.storage.files import DISK_FULL, free_bytes_needed, is_transient
+from headrace.storage.files import is_transient
 from headrace.storage.indexes.timestamps import TimestampedOffset
-from headrace.storage.log import Log
+from headrace.storage.leader_epochs import UNDEFINED_EPOCH, EpochEnd
 from headrace.storage.retention import DELETE_POLICY, enforce
-
-if TYPE_CHECKING:
-    from headrace.replication.group_commit import GroupCommit, Synced
-
-logger = logging.getLogger(__name__)  # `log` is the partition's
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 
 ALL_RECORDS = -1  # DeleteRecords: up to the high watermark
-ALL_ACKS = -1
 
 
 class ReadPlan(NamedTuple):
@@ -43,63 +34,21 @@ class ReadPlan(NamedTuple):
     high_watermark: int
     last_stable_offset: int
     log_start: int
-    diverging: tuple[int, int] | None = None  # (epoch, end offset) where the client's log diverged from ours
+    diverging: EpochEnd | None = None  # where the client's log diverged from ours
     incomplete: bool = False  # whether there are records, but the first batch exceeds the byte limit
 
 
-class Partition:
-    def __init__(self, name: TopicPartition, topic_id: Uuid, node_id: NodeId, log: Log, high_watermark: int) -> None:
-        self.name = name
-        self.topic_id = topic_id
-        self.node_id = node_id
-        self.log = log
-        self.high_watermark = min(max(high_watermark, log.log_start), log.log_end)
-        self.leader = -1
-        self.leader_epoch = -1
-        self.isr: tuple[int, ...] = ()
-        self.min_isr = 1
-        self.traffic = TopicTraffic()  # shared by the partitions of a topic
-        self.guards = Guards()
-        self._watchers: dict[Callable[[], None], None] = {}
-        self.checks = BatchChecks(log.config)
-        self._append_time = False
-        self.offline: str | None = None  # the reason, once the disk has failed
-        self.waits_for_disk = False  # whether flush.messages is set, so that responses may have to wait (see `flushed`)
-        self.commit: GroupCommit | None = None  # set by the owner of the event loop
-        self.on_failure: Callable[[OSError], None] = self._go_offline_alone
-        self._is_refusing = False  # whether the last append failed for lack of disk space, descriptors or memory
-        self.free_bytes_needed: int | None = (
-            None  # disk space that the last append lacked; None if that was not the problem
-        )
-        self._held_from: int | None = None  # bound of the high watermark until a sync is done; None if there is none
-        self._held_until = 0  # log end that this sync, or the one after it, must reach
+class FollowerFetch(NamedTuple):
+    """A follower's request for one partition, as far as its leader records it."""
 
-    @property
-    def is_leader(self) -> bool:
-        return self.leader == self.node_id and self.offline is None
+    replica: int
+    broker_epoch: int
+    offset: int
+    log_start: int
+    last_fetched_epoch: int
 
-    def configure(self, min_isr: int) -> None:
-        """Cache the options that appends need. Call this after the log was configured."""
-        config = self.log.config
-        self.min_isr = min_isr
-        self.checks = BatchChecks(config)
-        self.waits_for_disk = self.commit is not None and config.flush_messages < LONG_MAX
-        self._append_time = config.message_timestamp_type == "LogAppendTime"
 
-    def lead(self, leader: int, leader_epoch: int, isr: tuple[int, ...]) -> None:
-        """Apply the leader and ISR from metadata; an epoch older than the current one is ignored."""
-        if leader_epoch < self.leader_epoch or self.offline is not None:
-            return
-        changed = (leader, leader_epoch) != (self.leader, self.leader_epoch)
-        self.leader, self.leader_epoch, self.isr = leader, leader_epoch, isr
-        if self.is_leader:
-            if leader_epoch > self.log.epochs.latest:
-                self.log.assign_epoch(leader_epoch, self.log.log_end)
-            self.advance()
-        if changed:
-            self.guards.clear()
-            self._wake()
-
+class Partition(LocalReplica):
     # --- appending
 
     def check_leader(self, current_leader_epoch: int = -1) -> None:
@@ -115,6 +64,11 @@ class Partition:
             raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"{self.name} is at leader epoch {self.leader_epoch}")
         if self.leader != self.node_id:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {self.node_id} does not lead {self.name}")
+
+    def check_readable(self, current_leader_epoch: int) -> None:
+        """Raise KafkaError unless consumers may read here: this node leads the partition or follows (KIP-392)."""
+        if not self.is_follower or current_leader_epoch not in (-1, self.leader_epoch):
+            self.check_leader(current_leader_epoch)
 
     def admit(self, acks: int) -> None:
         """Raise KafkaError if nothing may be appended now.
@@ -173,13 +127,14 @@ class Partition:
             records[:HEADER_BYTES] = pack_header(header)
             raise self._refusal(error, len(records)) from error
         if self._is_refusing:
-            self._is_refusing, self.free_bytes_needed = False, None
-            logger.warning("%s accepts records again", self.name)
+            self._accepts_again()
         if not info.duplicate:
             if self.waits_for_disk:
                 self._hold_back(info.first_offset)
             self.advance()
-            if self._watchers:
+            if self.followers is not None:
+                self._wake_end()
+            elif self._watchers:
                 self._wake()
         return info
 
@@ -240,84 +195,76 @@ class Partition:
         self.guards.ended(producer_id, producer_epoch)
         return info
 
-    # --- disk errors
+    # --- following
 
-    def _refusal(self, error: OSError, batch_bytes: int) -> KafkaError:
-        if not is_transient(error):
-            return self.fail(error)
-        # The log is unchanged and readable; appends succeed again once there is space.
-        self.free_bytes_needed = free_bytes_needed(error, batch_bytes)
-        what = "the disk is full" if error.errno in DISK_FULL else "the node is short of descriptors or memory"
-        if not self._is_refusing:
-            self._is_refusing = True  # logged once, not for each retry of a producer
-            logger.error(
-                "%s refuses records: %s (%s: %s); consumers are still served",
-                self.name,
-                what,
-                self.log.directory,
-                error.strerror,
-            )
-        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {what} ({error.strerror})")
+    def append_as_follower(self, records: Buffer, now_ms: int) -> int:
+        """Append the leader's batches as they are and return how many bytes were appended.
 
-    def fail(self, error: OSError) -> KafkaError:
-        """Take the whole directory offline after a disk error, and return the error for the client.
-
-        Writes to the directory can no longer be trusted. The node continues with its other directories.
+        Raise CorruptBatch or UnexpectedBatch if they do not continue this log, KafkaError KAFKA_STORAGE_ERROR if the disk refuses.
         """
-        self.on_failure(error)
-        if self.offline is None:  # directories are no longer tracked: the node is closing
-            self._go_offline_alone(error)
-        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline or "")
+        log, start, size = self.log, self.log.log_start, self.log.size
+        try:
+            if start == log.log_end and len(records) >= HEADER_BYTES:
+                self._begin_within_batch(records, start, now_ms)
+            log.append_as_follower(records, now_ms)
+            if log.log_start < start:
+                log.advance_log_start(start)
+        except OSError as error:
+            self.high_watermark = min(self.high_watermark, log.log_end)
+            raise self._refusal(error, len(records)) from error
+        if self._is_refusing:
+            self._accepts_again()
+        return log.size - size
 
-    def go_offline(self, why: str) -> None:
-        self.leader = -1
-        self.offline = f"{self.name} is offline: {why}"
-        if self.commit is not None:
-            self.commit.closed = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
-        self._wake()
+    def _begin_within_batch(self, records: Buffer, start: int, now_ms: int) -> None:
+        """Let an empty log begin at the first offset of a batch that spans its start: only whole batches are stored."""
+        first = read_header(records)
+        if first.base_offset < start <= first.last_offset:
+            analyze_follower(records, first.base_offset, UNDEFINED_EPOCH)  # nothing is dropped for a corrupt batch
+            self.log.truncate_fully_and_start_at(first.base_offset, now_ms)
 
-    def _go_offline_alone(self, error: OSError) -> None:
-        self.go_offline(error.strerror or str(error))
-
-    def advance(self) -> None:
-        """Move the high watermark to what all in-sync replicas have, which for now is this node's log end."""
-        if len(self.isr) >= self.min_isr:
-            end = self.log.log_end
-            self.high_watermark = end if self._held_from is None else max(self.high_watermark, self._held_from)
-
-    # --- syncing before acknowledging
-
-    def _hold_back(self, first_offset: int) -> None:
-        """Hold back the high watermark and start a sync once `flush.messages` records are not covered by one."""
-        assert self.commit is not None
-        end = self.log.log_end
-        if end - self.commit.planned_end >= self.log.config.flush_messages:
-            if self._held_from is None:
-                self._held_from = first_offset
-            self._held_until = end
-            self.commit.sync()
-
-    @property
-    def is_held(self) -> bool:
-        return self._held_from is not None
-
-    def synced(self) -> None:
-        """Advance the high watermark after the recovery point has moved."""
-        if self._held_from is not None:
-            reached = self.log.recovery_point
-            self._held_from = None if reached >= self._held_until else max(self._held_from, reached)
-            self.advance()
+    def learn_offsets(self, high_watermark: int, log_start: int, now_ms: int) -> None:
+        """Adopt the leader's log start, and its high watermark as far as this log reaches."""
+        log = self.log
+        try:
+            if log.advance_log_start(min(log_start, log.log_end)):
+                enforce(log, log.log_start, now_ms)
+        except OSError as error:
+            if not is_transient(error):
+                raise self.fail(error) from error
+        reached = max(min(high_watermark, log.log_end), log.log_start)
+        if reached > self.high_watermark:
+            self.high_watermark = reached
             self._wake()
 
-    def flushed(self, offset: int) -> Synced | None:
-        """Return None if an append with this last offset may be acknowledged now, or the sync to wait for.
+    def truncate_after_divergence(self, leader: EpochEnd, now_ms: int) -> bool:
+        """Drop the records that the leader does not have, and return whether there were any.
 
-        The result of the sync may be an error.
+        The recovery point must be checkpointed BEFORE the next append.
         """
-        if self._held_from is None or offset < self._held_from:
-            return None
-        assert self.commit is not None
-        return self.commit.under_way or self.commit.sync()
+        own = self.log.end_offset_for_epoch(leader.epoch)
+        return self._truncate(truncation_offset(leader, own, self.log.log_end), now_ms)
+
+    def restart_in_range(self, leader_start: int, leader_end: int, now_ms: int) -> bool:
+        """Continue within the leader's log after a fetch outside it, and return whether records were dropped."""
+        offset, drops_all = restart_offset(leader_start, leader_end, self.log.log_end)
+        if not drops_all:
+            return self._truncate(offset, now_ms)
+        try:
+            self.log.truncate_fully_and_start_at(offset, now_ms)
+        except OSError as error:
+            raise self.fail(error) from error
+        self.high_watermark = offset
+        return True
+
+    def _truncate(self, offset: int, now_ms: int) -> bool:
+        before = self.log.log_end
+        try:
+            self.log.truncate_to(offset, now_ms)
+        except OSError as error:
+            raise self.fail(error) from error
+        self.high_watermark = min(self.high_watermark, self.log.log_end)
+        return self.log.log_end < before
 
     # --- deleting
 
@@ -357,13 +304,42 @@ class Partition:
     def plan_read(
         self, offset: int, max_bytes: int, *, committed_only: bool, last_fetched_epoch: int, min_one: bool
     ) -> ReadPlan:
-        """Plan a read at `offset`, bounded by the high watermark or, with `committed_only`, the last stable offset.
+        """Plan a consumer's read at `offset`, up to the high watermark or, with `committed_only`, the last stable offset.
 
         Raise KafkaError OFFSET_OUT_OF_RANGE if `offset` is outside the log.
         """
-        log = self.log
-        stable = self.last_stable_offset
-        bound = stable if committed_only else self.high_watermark
+        bound = self.last_stable_offset if committed_only else self.high_watermark
+        return self._plan(offset, max_bytes, bound, last_fetched_epoch, min_one=min_one)
+
+    def plan_replica_read(self, fetch: FollowerFetch, max_bytes: int, *, min_one: bool) -> ReadPlan:
+        """Plan a follower's read, which goes up to the log end.
+
+        Raise KafkaError OFFSET_OUT_OF_RANGE if its offset is outside the log, UNKNOWN_LEADER_EPOCH if it is not one of the
+        replicas that this leader knows: then the follower's metadata is ahead.
+        """
+        if self.followers is None or self.followers.get(fetch.replica) is None:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_LEADER_EPOCH,
+                f"broker {fetch.replica} is not a replica of {self.name} in partition epoch {self.partition_epoch}",
+            )
+        return self._plan(fetch.offset, max_bytes, self.log.log_end, fetch.last_fetched_epoch, min_one=min_one)
+
+    def record_fetch(self, fetch: FollowerFetch, now_ms: int) -> None:
+        """Record how far a follower is, after a read was planned for it without finding that its log diverges.
+
+        This may move the high watermark and propose a change of the ISR. Raise KafkaError NOT_LEADER_OR_FOLLOWER if the fetch
+        comes from an earlier incarnation of the broker.
+        """
+        assert self.followers is not None, "`plan_replica_read` has checked that"
+        end = self.log.log_end
+        if not self.followers.fetched(fetch.replica, fetch.offset, fetch.log_start, fetch.broker_epoch, end, now_ms):
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {fetch.replica} has restarted since this fetch")
+        self.review_isr(now_ms)
+        self.advance()
+        self._starts.advance(self.low_watermark())
+
+    def _plan(self, offset: int, max_bytes: int, bound: int, last_fetched_epoch: int, *, min_one: bool) -> ReadPlan:
+        log, stable = self.log, self.last_stable_offset
         if last_fetched_epoch >= 0:
             epoch, end = log.end_offset_for_epoch(last_fetched_epoch)
             if epoch < 0 or end < 0 or offset < log.log_start:
@@ -371,21 +347,29 @@ class Partition:
                     ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.name} has no records of leader epoch {last_fetched_epoch}"
                 )
             if epoch < last_fetched_epoch or end < offset:
-                return ReadPlan(None, self.high_watermark, stable, log.log_start, (epoch, end))
+                return ReadPlan(None, self.high_watermark, stable, log.log_start, EpochEnd(epoch, end))
         found = log.read(offset, max_bytes, bound, min_one=min_one)
         # A partial first batch is of no use: return nothing and leave the bytes to other partitions.
         incomplete = 0 < found.range.size < found.first_batch_size
         useful = found.range if found.range.size and not incomplete else None
         return ReadPlan(useful, self.high_watermark, stable, log.log_start, incomplete=incomplete)
 
-    def find_offset(self, timestamp: int, *, committed_only: bool) -> TimestampedOffset | None:
+    def find_offset(
+        self, timestamp: int, *, committed_only: bool, for_replica: bool = False
+    ) -> TimestampedOffset | None:
         """Return the offset for a special timestamp, or the first record at or after a real one (ListOffsets).
 
-        Return None if that record is not visible to the client.
+        Return None if that record is not visible to the client. Raise KafkaError OFFSET_NOT_AVAILABLE while this leader does
+        not know yet what earlier leaders have committed: the offset could be smaller than one that they returned (KIP-207).
         """
         log = self.log
         bound = self.last_stable_offset if committed_only else self.high_watermark
+        if for_replica:
+            bound = log.log_end
+        is_unsure = self.followers is not None and bound < self.epoch_start
         if timestamp == LATEST:
+            if is_unsure:
+                raise self._offset_not_available()
             return TimestampedOffset(bound, -1, self.leader_epoch)
         if timestamp in (EARLIEST, EARLIEST_LOCAL):
             return TimestampedOffset(log.log_start, -1, log.epochs.epoch_for(log.log_start))
@@ -394,18 +378,14 @@ class Partition:
         if timestamp == EARLIEST_PENDING_UPLOAD:
             return TimestampedOffset(-1, -1, -1)
         found = log.max_timestamp_offset() if timestamp == MAX_TIMESTAMP else log.find_by_timestamp(timestamp)
-        return found if found is not None and found.offset < bound else None
+        if found is not None and found.offset < bound:
+            return found
+        if is_unsure:
+            raise self._offset_not_available()
+        return None
 
-    # --- watching
-
-    def watch(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once, as soon as there may be more to read or the response may differ."""
-        self._watchers[wake] = None
-
-    def unwatch(self, wake: Callable[[], None]) -> None:
-        self._watchers.pop(wake, None)
-
-    def _wake(self) -> None:
-        watchers, self._watchers = self._watchers, {}
-        for wake in watchers:
-            wake()
+    def _offset_not_available(self) -> KafkaError:
+        return KafkaError(
+            ErrorCode.OFFSET_NOT_AVAILABLE,
+            f"the high watermark {self.high_watermark} of {self.name} is below the start {self.epoch_start} of its leader epoch",
+        )

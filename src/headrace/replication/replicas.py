@@ -22,6 +22,7 @@ from headrace.options.table import Value
 from headrace.replication.directories import Directories, StorageFailed
 from headrace.replication.group_commit import GroupCommit
 from headrace.replication.local_logs import LocalLogs, Opened
+from headrace.replication.local_replica import ReplicationPort
 from headrace.replication.log_options import effective_options, log_config
 from headrace.replication.offset_checkpoints import ALL_CHECKPOINTS, write_checkpoint
 from headrace.replication.partition import Partition
@@ -69,6 +70,8 @@ class Replicas:
         self.on_unassigned: Callable[[], None] = _do_nothing
         self.moving: set[TopicPartition] = set()  # replicas whose new directory `DirMoves` reports to the controller
         self.on_directory_failed: Callable[[], None] = _do_nothing
+        self.port = ReplicationPort()  # of the partitions that are opened from now on
+        self.on_role: Callable[[Partition], None] = lambda partition: None  # called whenever metadata has set a role
         # By topic: called after metadata has set the leader of one of its partitions.
         self.on_led: dict[str, Callable[[Partition], None]] = {}
         self._logs = LocalLogs(directories, node_id, random, loop, self.fail_directory)
@@ -111,7 +114,8 @@ class Replicas:
 
     def publish(self, old: Image, new: Image, changes: Changes) -> None:
         self._image = new
-        self._configs.clear()
+        if changes.configs or changes.deleted_topics:
+            self._configs.clear()
         for name, topic_id in changes.deleted_topics:
             self.traffic.delete_topic(name)
             for key, partition in list(self._partitions.items()):
@@ -119,10 +123,11 @@ class Replicas:
                     self._todo[partition.name] = None
             for broken in [one for one in self._logs.broken if one.topic == name]:
                 self._logs.delete_broken(broken)
-        changed = [*changes.topics, *(name for kind, name in changes.configs if kind == TOPIC_CONFIG)]
+        self._todo.update(dict.fromkeys(changes.partitions))
+        configured = [name for kind, name in changes.configs if kind == TOPIC_CONFIG]
         if any(kind == BROKER_CONFIG for kind, _ in changes.configs):
-            changed = list(new.topics)  # broker options are the defaults of topics
-        for name in changed:
+            configured = list(new.topics)  # broker options are the defaults of topics
+        for name in configured:
             topic = new.topics.get(name)
             if topic is not None:
                 for index in range(len(topic.partitions)):
@@ -185,13 +190,20 @@ class Replicas:
             return False
         assigned = topic.partitions[name.partition]
         if self._node_id not in assigned.replicas:
+            if partition is not None:
+                log.info("%s has moved to the brokers %s; deleting this replica", name, assigned.replicas)
+                self._delete(partition)
             return False
         if partition is None:
             return True
         config, min_isr = self._topic_config(name.topic)
         partition.log.configure(config)
         partition.configure(min(min_isr, len(assigned.replicas)))
-        partition.lead(assigned.leader, assigned.leader_epoch, assigned.isr)
+        if assigned.leader == self._node_id:
+            partition.lead(assigned, self._clock.now_ms())
+        else:
+            partition.follow(assigned)
+        self.on_role(partition)
         if (on_led := self.on_led.get(name.topic)) is not None:
             try:
                 on_led(partition)
@@ -246,6 +258,7 @@ class Replicas:
         # The log's topic id counts: the topic may have been deleted and its name reused while a thread opened the log.
         partition = Partition(opened.name, opened.log.topic_id, self._node_id, opened.log, opened.high_watermark)
         partition.traffic = self.traffic.topic(opened.name.topic)
+        partition.port = self.port
         partition.commit = GroupCommit(opened.log, self._loop, partition.synced, partition.fail)
         partition.on_failure = partial(self.fail_directory, opened.log_dir)
         self._partitions[opened.name] = partition
@@ -257,6 +270,7 @@ class Replicas:
         """Replace a partition's log with its copy in another directory; the caller removes the old log."""
         assert partition.commit is not None and partition.commit.under_way is None, "no sync of the old log is running"
         assert opened.log_end == partition.log.log_end, "the copy is complete"
+        opened.producers.must_start_at_zero = partition.log.producers.must_start_at_zero
         self.directories.count_partition(self.log_dir_of(partition), -1)
         self.directories.count_partition(log_dir)
         partition.log = opened
@@ -287,7 +301,8 @@ class Replicas:
         assert partition.commit is not None
         partition.commit.closed = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition.name} was deleted")
         self._logs.delete(partition.log, self.log_dir_of(partition))
-        partition.lead(-1, partition.leader_epoch + 1, ())
+        partition.retire()
+        self.on_role(partition)
 
     # --- disk failures
 
@@ -312,6 +327,7 @@ class Replicas:
 
     def _lose(self, partition: Partition, why: str) -> None:
         partition.go_offline(why)
+        self.on_role(partition)
         self._logs.in_thread(partition.log.abandon)
 
     def stop_node(self, fatal: StorageFailed) -> None:

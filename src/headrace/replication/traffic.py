@@ -21,6 +21,8 @@ class TopicTraffic:
         "fetches",
         "messages_in",
         "produces",
+        "replication_bytes_in",
+        "replication_bytes_out",
     )
 
     def __init__(self) -> None:
@@ -32,6 +34,8 @@ class TopicTraffic:
         self.fetches = 0  # reads for fetches, counted once per partition of a request
         self.failed_produces = 0  # batches refused for a reason that a client cannot expect
         self.failed_fetches = 0
+        self.replication_bytes_in = 0  # bytes appended as a follower
+        self.replication_bytes_out = 0  # bytes sent to followers
 
     def add(self, other: TopicTraffic) -> None:
         for name in TopicTraffic.__slots__:

@@ -18,6 +18,9 @@ class TruncatableLog(LogState):
         The recovery point must be checkpointed BEFORE the next append: the one on disk may be too high.
         """
         if offset >= self.log_end:
+            # A leader that appended nothing has recorded an epoch at the log end which other replicas may not know.
+            self.epochs.truncate_from_end(self.log_end)
+            self._epoch = self.epochs.latest
             return self.log_end
         if offset <= self.segments.first.base_offset:
             self.truncate_fully_and_start_at(offset, now_ms)

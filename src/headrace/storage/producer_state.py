@@ -87,6 +87,9 @@ class ProducerState:
         self._unreplicated: deque[CompletedTransaction] = deque()  # in the order of the marker offsets
         self._first_unreplicated = NO_OFFSET
         self.end_offset = 0  # offset below which all batches are included in this state
+        # Whether an unknown producer must start at sequence 0. A new leader may have no state because the batches before were
+        # lost with the old leader: to accept a later one would hide that from the producer.
+        self.must_start_at_zero = False
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -107,8 +110,9 @@ class ProducerState:
         """
         entry = self._entries.get(header.producer_id)
         if entry is None:
-            if sequences and transaction_version >= TRANSACTION_VERSION_2 and header.base_sequence != 0:
-                # In version 2 every transaction starts a new epoch and therefore at sequence 0.
+            # In version 2 every transaction starts a new epoch and therefore at sequence 0.
+            starts_at_zero = self.must_start_at_zero or transaction_version >= TRANSACTION_VERSION_2
+            if sequences and starts_at_zero and header.base_sequence != 0:
                 raise _out_of_order(header, "expected 0 from a producer without state")
             return None
         if sequences and header.producer_epoch == entry.epoch:

@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
+from msgspec.structs import replace
+
 from headrace.base.errors import KafkaError
-from headrace.base.ids import TopicPartition
+from headrace.base.ids import NO_NODE, TopicPartition
 from headrace.coordinators.group.shard import GroupShard
 from headrace.coordinators.partitioning import GROUPS_TOPIC
+from headrace.metadata.image import Partition as PartitionState
 from headrace.node.broker_role import BrokerRole
 from headrace.replication.partition import Partition
 from testkit.history import Anomaly, Kind
@@ -123,13 +126,15 @@ async def _lose_and_regain(
     seconds: float | None,
     election_callbacks: bool = True,
 ) -> None:
-    leader, epoch, isr = partition.leader, partition.leader_epoch, partition.isr
-    partition.lead(-1, epoch, isr)
+    led = PartitionState(
+        partition.replicas, partition.isr, partition.leader, partition.leader_epoch, partition.partition_epoch
+    )
+    partition.follow(replace(led, leader=NO_NODE))
     if election_callbacks:
         elected(partition)
     if seconds is not None:
         await asyncio.sleep(seconds)
-    partition.lead(leader, epoch, isr)
+    partition.lead(led, 0)
     elected(partition)
 
 

@@ -3,6 +3,10 @@
 The session plans which partitions to read. An attempt reads them in order until max_bytes is used up; the first that has records
 returns at least one batch (KIP-74). If that is too little, the request is parked on its partitions until another attempt finds
 min_bytes or an error, or until max_wait_ms is over. Then the records are read, from the page cache or in a thread, and sent.
+
+A follower reads up to the log end, and what it requests tells its leader how far it is. It is answered at once when records are
+appended, or when the high watermark or the log start moves past what it knows. A consumer may read from a follower, too; a leader
+with a replica selector sends it to one in its rack (KIP-392).
 """
 
 from __future__ import annotations
@@ -10,13 +14,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from headrace.api.data.leader_hints import endpoints_of
 from headrace.api.permissions import on_topics
+from headrace.base.clock import Clock
 from headrace.base.errors import CorruptData, ErrorCode, KafkaError
 from headrace.broker.fetch_sessions import FetchPlan, FetchSessions, Key, SessionPartition
 from headrace.metadata.image import Image
 from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
-from headrace.replication.partition import Partition
+from headrace.replication.partition import FollowerFetch, Partition, ReadPlan
 from headrace.replication.replicas import Replicas
 from headrace.replication.traffic import TopicTraffic
 from headrace.security.resources import Operation, Resource
@@ -31,6 +37,9 @@ _EMPTY = b""
 _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)  # in their order in the response
 _UNREAD = (*_UNKNOWN, ErrorCode.TOPIC_AUTHORIZATION_FAILED)  # errors from before the log is read
 _LEADER_HINTS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+FOLLOWER_READ_VERSION_MIN = 11  # consumers of earlier versions read from the leader only
+LEADER_HINT_VERSION_MIN = 16
+NO_REPLICA = -1
 
 
 class FetchApi:
@@ -41,10 +50,15 @@ class FetchApi:
         image: Callable[[], Image],
         loop: asyncio.AbstractEventLoop,
         fetch_max_bytes: int,
+        clock: Clock,
+        selects_by_rack: bool = False,
     ) -> None:
+        """With `selects_by_rack`, consumers are sent to an in-sync follower in their rack."""
         self.replicas = replicas
         self.image = image
         self.loop = loop
+        self.clock = clock
+        self.selects_by_rack = selects_by_rack
         self._sessions = sessions
         self._fetch_max_bytes = fetch_max_bytes
 
@@ -66,13 +80,14 @@ class _Fetch:
     """One request in progress: `attempt`, then `respond`, or `park` until a later attempt succeeds."""
 
     __slots__ = (
-        "_bytes_max", "_context", "_future", "_image", "_loop", "_plan", "_ranges", "_replicas", "_request", "_results", "_timer",
-        "_watched",
+        "_api", "_bytes_max", "_context", "_future", "_hinted", "_image", "_is_recorded", "_loop", "_plan", "_ranges", "_replica",
+        "_replicas", "_request", "_results", "_timer", "_watched",
     )  # fmt: skip
 
     def __init__(
         self, api: FetchApi, plan: FetchPlan, request: FetchRequest, context: RequestContext, bytes_max: int
     ) -> None:
+        self._api = api
         self._replicas = api.replicas
         self._image = api.image
         self._loop = api.loop
@@ -80,6 +95,9 @@ class _Fetch:
         self._request = request
         self._context = context
         self._bytes_max = bytes_max
+        self._replica = max(request.replica_id, request.replica_state.replica_id)  # NO_REPLICA for a consumer
+        self._is_recorded = False  # whether the leader has recorded the follower's offsets
+        self._hinted: set[int] = set()  # leaders that the response names
         self._results: dict[Key, Data] = {}
         self._ranges: list[tuple[Data, FileRange, TopicTraffic]] = []  # records to read for the response
         self._watched: list[Partition] = []
@@ -98,7 +116,8 @@ class _Fetch:
                 partition = self._partition(key)
                 traffic = partition.traffic
                 traffic.fetches += 1
-                data, found = self._plan_read(partition, requested, left, min_one)
+                data, found, is_news = self._plan_read(partition, requested, left, min_one)
+                must_respond = must_respond or is_news
             except KafkaError as error:
                 data, found = self._failed(key, requested, error), None
                 if error.code in _UNKNOWN:
@@ -110,13 +129,12 @@ class _Fetch:
                 data, found = self._failed(key, requested, self._unreadable_log(error)), None
                 must_respond = True
             self._results[key] = data
-            if data.diverging_epoch.epoch >= 0:
-                must_respond = True
             if found is not None:
                 self._ranges.append((data, found, traffic))
                 total += found.size
                 left = max(0, left - found.size)
                 min_one = False
+        self._is_recorded = True
         # Unknown partitions come last and do not end the wait: a consumer of a deleted topic would fetch in a tight loop.
         must_respond = must_respond or not self._results
         for code in _UNKNOWN:
@@ -140,8 +158,7 @@ class _Fetch:
         return topic.name
 
     def _check_permission(self, topic: str) -> None:
-        request = self._request
-        if max(request.replica_id, request.replica_state.replica_id) >= 0:
+        if self._replica >= 0:
             permitted = self._context.may(Operation.CLUSTER_ACTION, Resource.CLUSTER)
         else:
             permitted = self._context.may(Operation.READ, Resource.TOPIC, topic)
@@ -150,31 +167,33 @@ class _Fetch:
 
     def _plan_read(
         self, partition: Partition, requested: SessionPartition, left: int, min_one: bool
-    ) -> tuple[Data, FileRange | None]:
-        fetch, request = requested.fetch, self._request
-        partition.check_leader(fetch.current_leader_epoch)
-        if max(request.replica_id, request.replica_state.replica_id) >= 0:
-            raise KafkaError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, "the requesting broker is not a replica of this partition"
-            )
-        committed_only = request.isolation_level == READ_COMMITTED
+    ) -> tuple[Data, FileRange | None, bool]:
+        """Return the response without its records, where they are, and whether the response must not wait."""
+        fetch = requested.fetch
+        bytes_max = min(max(fetch.partition_max_bytes, 0), left)
+        if self._replica >= 0:
+            return self._plan_replica_read(partition, fetch, bytes_max, min_one)
+        if self._context.api_version >= FOLLOWER_READ_VERSION_MIN:
+            partition.check_readable(fetch.current_leader_epoch)
+        else:
+            partition.check_leader(fetch.current_leader_epoch)
+        committed_only = self._request.isolation_level == READ_COMMITTED
         plan = partition.plan_read(
             fetch.fetch_offset,
-            min(max(fetch.partition_max_bytes, 0), left),
+            bytes_max,
             committed_only=committed_only,
             last_fetched_epoch=fetch.last_fetched_epoch,
             min_one=min_one,
         )
-        data = Data(
-            partition_index=fetch.partition,
-            high_watermark=plan.high_watermark,
-            last_stable_offset=plan.last_stable_offset,
-            log_start_offset=plan.log_start,
-            aborted_transactions=[] if committed_only and not plan.incomplete and plan.diverging is None else None,
-            records=_EMPTY,
-        )
+        data = _data(fetch, plan)
+        data.aborted_transactions = [] if committed_only and not plan.incomplete and plan.diverging is None else None
         if plan.diverging is not None:
-            data.diverging_epoch = FetchResponse.EpochEndOffset(epoch=plan.diverging[0], end_offset=plan.diverging[1])
+            return data, None, True
+        if self._api.selects_by_rack and partition.followers is not None:
+            preferred = self._preferred_replica(partition, fetch.fetch_offset)
+            if preferred is not None:
+                data.preferred_read_replica = preferred
+                return data, None, True
         if committed_only and plan.range is not None:
             data.aborted_transactions = [
                 FetchResponse.AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
@@ -182,7 +201,46 @@ class _Fetch:
                     fetch.fetch_offset, plan.last_stable_offset, plan.range
                 )
             ]
-        return data, plan.range
+        return data, plan.range, False
+
+    def _plan_replica_read(
+        self, partition: Partition, fetch: FetchRequest.FetchPartition, bytes_max: int, min_one: bool
+    ) -> tuple[Data, FileRange | None, bool]:
+        partition.check_leader(fetch.current_leader_epoch)
+        progress = FollowerFetch(
+            self._replica,
+            self._request.replica_state.replica_epoch,
+            fetch.fetch_offset,
+            fetch.log_start_offset,
+            fetch.last_fetched_epoch,
+        )
+        plan = partition.plan_replica_read(progress, bytes_max, min_one=min_one)
+        if plan.diverging is None and not self._is_recorded:
+            # Recorded once: when a parked fetch is answered, the follower is where it was when it sent the request.
+            partition.record_fetch(progress, self._api.clock.now_ms())
+            plan = plan._replace(high_watermark=partition.high_watermark)
+        data = _data(fetch, plan)
+        data.aborted_transactions = None
+        is_news = plan.high_watermark > fetch.high_watermark or plan.log_start > fetch.log_start_offset
+        return data, plan.range, is_news or plan.diverging is not None
+
+    def _preferred_replica(self, partition: Partition, offset: int) -> int | None:
+        """Return the in-sync follower in the consumer's rack that has the offset and the most records, if there is one."""
+        rack = self._request.rack_id
+        brokers = self._image().brokers
+        leader = brokers.get(partition.node_id)
+        if not rack or (leader is not None and leader.rack == rack) or partition.followers is None:
+            return None
+        candidates = [
+            (follower.log_end, -replica)
+            for replica in partition.isr
+            if (follower := partition.followers.get(replica)) is not None
+            and follower.log_start <= offset <= follower.log_end
+            and (broker := brokers.get(replica)) is not None
+            and broker.rack == rack
+            and not broker.fenced
+        ]
+        return -max(candidates)[1] if candidates else None
 
     def _failed(self, key: Key, requested: SessionPartition, error: KafkaError) -> Data:
         data = Data(
@@ -192,11 +250,13 @@ class _Fetch:
             aborted_transactions=[] if error.code in _UNREAD else None,
             records=_EMPTY,
         )
-        if self._context.api_version >= 16 and error.code in _LEADER_HINTS:
-            partition = self._replicas.get(self._topic_name(key), key[1])
-            data.current_leader = FetchResponse.LeaderIdAndEpoch(
-                leader_id=partition.leader, leader_epoch=partition.leader_epoch
-            )
+        if self._context.api_version >= LEADER_HINT_VERSION_MIN and error.code in _LEADER_HINTS:
+            known = self._image().partition(self._topic_name(key), key[1])
+            if known is not None:
+                data.current_leader = FetchResponse.LeaderIdAndEpoch(
+                    leader_id=known.leader, leader_epoch=known.leader_epoch
+                )
+                self._hinted.add(known.leader)
         return data
 
     def _unreadable_log(self, error: OSError | CorruptData) -> KafkaError:
@@ -256,8 +316,18 @@ class _Fetch:
                 topics.append(topic)
             topics[-1].partitions.append(data)
         for data, _, traffic in self._ranges:
-            traffic.bytes_out += len(data.records or _EMPTY)
-        return FetchResponse(session_id=plan.session_id, responses=topics)
+            size = len(data.records or _EMPTY)
+            if self._replica >= 0:
+                traffic.replication_bytes_out += size
+            else:
+                traffic.bytes_out += size
+        response = FetchResponse(session_id=plan.session_id, responses=topics)
+        if self._hinted:
+            response.node_endpoints = [
+                FetchResponse.NodeEndpoint(node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
+                for broker, endpoint in endpoints_of(self._hinted, self._image(), self._context.peer.listener)
+            ]
+        return response
 
     # --- park
 
@@ -275,7 +345,10 @@ class _Fetch:
                 partition = self._replicas.get(self._topic_name(key), key[1])
             except KafkaError:
                 continue
-            partition.watch(self._wake)
+            if self._replica >= 0:
+                partition.watch_end(self._wake)
+            else:
+                partition.watch(self._wake)
             self._watched.append(partition)
 
     def _unwatch(self) -> None:
@@ -321,3 +394,17 @@ class _Fetch:
         self._unwatch()
         if self._timer is not None:
             self._timer.cancel()
+
+
+def _data(fetch: FetchRequest.FetchPartition, plan: ReadPlan) -> Data:
+    data = Data(
+        partition_index=fetch.partition,
+        high_watermark=plan.high_watermark,
+        last_stable_offset=plan.last_stable_offset,
+        log_start_offset=plan.log_start,
+        records=_EMPTY,
+    )
+    if plan.diverging is not None:
+        epoch, end_offset = plan.diverging
+        data.diverging_epoch = FetchResponse.EpochEndOffset(epoch=epoch, end_offset=end_offset)
+    return data

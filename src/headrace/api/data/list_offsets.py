@@ -18,6 +18,7 @@ from headrace.server.dispatch import Service
 
 READ_COMMITTED = 1
 LEADER_EPOCH_VERSION_MIN = 4
+NOT_AVAILABLE_VERSION_MIN = 5
 PartitionResponse = ListOffsetsResponse.ListOffsetsPartitionResponse
 # The first version that may use each special timestamp.
 _VERSION_MIN = {MAX_TIMESTAMP: 7, -4: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
@@ -72,9 +73,15 @@ class ListOffsetsApi:
                 raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
             partition = self._replicas.get(topic, requested.partition_index)
             partition.check_leader(requested.current_leader_epoch)
-            found = partition.find_offset(requested.timestamp, committed_only=request.isolation_level == READ_COMMITTED)
+            found = partition.find_offset(
+                requested.timestamp,
+                committed_only=request.isolation_level == READ_COMMITTED,
+                for_replica=request.replica_id >= 0,
+            )
         except KafkaError as error:
             response.error_code = error.code
+            if error.code is ErrorCode.OFFSET_NOT_AVAILABLE and context.api_version < NOT_AVAILABLE_VERSION_MIN:
+                response.error_code = ErrorCode.LEADER_NOT_AVAILABLE
             return response
         except (OSError, CorruptData) as error:
             self._replicas.report_read_error(error)

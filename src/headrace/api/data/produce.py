@@ -4,7 +4,7 @@ Version 13 names topics by id. A request with acks=0 gets no response.
 
 A small batch is handled without suspension: decode, check, one write, response. Only large compressed batches are checked in a
 thread, and only the first batch of a transaction waits for its coordinator. The connection waits with them, which preserves the order
-of a producer's batches.
+of a producer's batches. With acks=all the response waits until all in-sync replicas have the batches; later requests do not.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from headrace.api.data.leader_hints import endpoints_of
 from headrace.api.data.produce_transactional import TransactionalBatches
 from headrace.api.permissions import on_topics
 from headrace.base.clock import Clock
@@ -68,6 +69,14 @@ class _Pending(NamedTuple):
         return self.guard is not None and self.guard.waits
 
 
+class _Unacknowledged(NamedTuple):
+    """One batch that was appended and waits for the disk or for followers."""
+
+    topic: ProduceRequest.TopicProduceData
+    partition_response: PartitionResponse
+    ack: Synced
+
+
 class ProduceApi:
     def __init__(
         self,
@@ -94,7 +103,8 @@ class ProduceApi:
         now_ms = self._clock.now_ms()
         responses = []
         pending: list[_Pending] = []
-        unflushed: list[tuple[PartitionResponse, Synced]] = []
+        waiting: list[_Unacknowledged] = []
+        refused = False
         for topic in request.topic_data:
             results = []
             refusal = None if context.peer.authority.unrestricted else self._refusal(context, topic)
@@ -132,36 +142,52 @@ class ProduceApi:
                         checked = compressed
                     else:
                         checked = partition.check(records, header, now_ms)
-                    flush = self._append(partition_response, partition, records, header, checked, now_ms, guard)
-                    if flush is not None:
-                        unflushed.append((partition_response, flush))
+                    ack = self._append(request, partition_response, partition, records, header, checked, now_ms, guard)
+                    if ack is not None:
+                        waiting.append(_Unacknowledged(topic, partition_response, ack))
                 except KafkaError as error:
                     self._refuse(context, topic, partition_response, error, admitted)
+                    refused = True
             responses.append(TopicResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=results))
         response = ProduceResponse(responses=responses)
         if pending:
-            finished = begin(self._finish(context, request, response, pending, now_ms, unflushed))
+            finished = begin(self._finish(context, request, response, pending, now_ms, waiting))
             return HoldFrame(finished) if isinstance(finished, Rest) else finished
-        if unflushed and acks:
-            return self._flushed(response, unflushed)
-        return response if acks else self._check_unacknowledged(response)
+        if waiting:
+            return self._acknowledged(context, response, waiting)
+        if not acks:
+            return self._check_unacknowledged(response)
+        return self._with_endpoints(context, response) if refused else response
 
-    async def _flushed(
-        self, response: ProduceResponse, unflushed: list[tuple[PartitionResponse, Synced]]
+    async def _acknowledged(
+        self, context: RequestContext, response: ProduceResponse, waiting: list[_Unacknowledged]
     ) -> ProduceResponse:
-        """Wait until all batches are on disk (`flush.messages`), then return the response.
+        """Wait until all batches are on disk (`flush.messages`) and replicated (acks=all), then return the response.
 
         Later requests of the connection are not blocked by it.
         """
-        for partition_response, flush in unflushed:
-            error = await asyncio.shield(flush)  # other requests wait for the same flush
+        for topic, partition_response, ack in waiting:
+            error = await asyncio.shield(ack)  # other requests may wait for the same flush
             if error is not None:
-                partition_response.error_code, partition_response.error_message = error.code, error.message
-                (
-                    partition_response.base_offset,
-                    partition_response.log_append_time_ms,
-                    partition_response.log_start_offset,
-                ) = -1, -1, -1
+                self._refuse(context, topic, partition_response, error, None)
+                partition_response.log_append_time_ms = partition_response.log_start_offset = -1
+        return self._with_endpoints(context, response)
+
+    def _with_endpoints(self, context: RequestContext, response: ProduceResponse) -> ProduceResponse:
+        """Add the endpoints of the leaders that the response names."""
+        hinted = {
+            result.current_leader.leader_id
+            for topic in response.responses
+            for result in topic.partition_responses
+            if result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        }
+        if hinted and context.api_version >= LEADER_HINT_VERSION_MIN:
+            response.node_endpoints = [
+                ProduceResponse.NodeEndpoint(
+                    node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+                )
+                for broker, endpoint in endpoints_of(hinted, self._image(), context.peer.listener)
+            ]
         return response
 
     def _refusal(self, context: RequestContext, topic: ProduceRequest.TopicProduceData) -> KafkaError | None:
@@ -191,6 +217,7 @@ class ProduceApi:
 
     def _append(
         self,
+        request: ProduceRequest,
         partition_response: PartitionResponse,
         partition: Partition,
         records: memoryview,
@@ -199,7 +226,7 @@ class ProduceApi:
         now_ms: int,
         guard: Guard | None,
     ) -> Synced | None:
-        """Append the batch and fill in its response; return the flush to wait for, or None if there is none."""
+        """Append the batch and fill in its response; return what has to be awaited before it is sent, if anything."""
         if checked.converted is not None:
             records, header = checked.converted
         if guard is None:
@@ -214,7 +241,9 @@ class ProduceApi:
         if not info.duplicate:
             traffic.messages_in += header.record_count
             traffic.bytes_in += header.size
-        return partition.flushed(info.last_offset) if partition.waits_for_disk else None
+        if not partition.defers_responses or not request.acks:
+            return None
+        return partition.acknowledged(info.last_offset, request.acks, request.timeout_ms)
 
     async def _finish(
         self,
@@ -223,25 +252,30 @@ class ProduceApi:
         response: ProduceResponse,
         pending: list[_Pending],
         now_ms: int,
-        unflushed: list[tuple[PartitionResponse, Synced]],
+        waiting: list[_Unacknowledged],
     ) -> ProduceResponse | None:
-        checked = [
-            one for waiting in pending if (one := await self._check(context, request, waiting, now_ms)) is not None
-        ]
+        checked = [one for batch in pending if (one := await self._check(context, request, batch, now_ms)) is not None]
         for one in await self._verified(context, request.transactional_id, checked):
             assert one.checked is not None
             try:
                 one.partition.admit(request.acks)  # the partition may have changed in the meantime
-                flush = self._append(
-                    one.partition_response, one.partition, one.records, one.header, one.checked, now_ms, one.guard
+                ack = self._append(
+                    request,
+                    one.partition_response,
+                    one.partition,
+                    one.records,
+                    one.header,
+                    one.checked,
+                    now_ms,
+                    one.guard,
                 )
-                if flush is not None:
-                    unflushed.append((one.partition_response, flush))
+                if ack is not None:
+                    waiting.append(_Unacknowledged(one.topic, one.partition_response, ack))
             except KafkaError as error:
                 self._refuse(context, one.topic, one.partition_response, error, one.partition)
-        if unflushed and request.acks:
-            return await self._flushed(response, unflushed)
-        return response if request.acks else self._check_unacknowledged(response)
+        if waiting:
+            return await self._acknowledged(context, response, waiting)
+        return self._with_endpoints(context, response) if request.acks else self._check_unacknowledged(response)
 
     async def _check(
         self, context: RequestContext, request: ProduceRequest, one: _Pending, now_ms: int

@@ -16,6 +16,7 @@ from headrace.base.clock import Clock
 from headrace.base.errors import KafkaError
 from headrace.base.metrics import Metrics
 from headrace.metadata.image import Image
+from headrace.metadata.image import Partition as PartitionState
 from headrace.metadata.loader import Changes
 from headrace.records.kernel import split_single_produce
 from headrace.replication.partition import Partition
@@ -80,7 +81,7 @@ class SingleProduce:
             except KeyError:
                 entry = self._add_by_name(key) if version < BY_ID_VERSION_MIN else self._add_by_id(key)
             partition = entry.partition
-            if partition.waits_for_disk or not (
+            if partition.defers_responses or not (
                 peer.authority.unrestricted or peer.authority.passes_write(peer, partition.name.topic)
             ):
                 return None
@@ -118,8 +119,11 @@ class SingleProduce:
 
     def publish(self, old: Image, new: Image, changes: Changes) -> None:
         self._image = new
-        self._by_name.clear()
-        self._by_id.clear()
+        if changes.deleted_topics or any(
+            _moves(old.partition(*name), new.partition(*name)) for name in changes.partitions
+        ):
+            self._by_name.clear()
+            self._by_id.clear()
 
     def _add_by_name(self, key: bytes) -> _Entry:
         """Add the entry of a key with a topic name; raise KafkaError or ValueError if there is none for it."""
@@ -140,3 +144,8 @@ class SingleProduce:
         # The response names the partition as the request does: an array of one element, then the same bytes.
         entries[key] = entry = _Entry(partition, bytes([_ONE]) + key)
         return entry
+
+
+def _moves(was: PartitionState | None, now: PartitionState | None) -> bool:
+    """Return whether a partition may have become another object; a change of its ISR keeps it."""
+    return was is None or now is None or (was.leader, was.replicas) != (now.leader, now.replicas)

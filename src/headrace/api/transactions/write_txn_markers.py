@@ -27,6 +27,7 @@ from headrace.server.dispatch import Service
 log = logging.getLogger(__name__)
 
 MARKERS_AT_ONCE = 100  # appended before other tasks get to run
+MARKER_WAIT_MS = 10_000  # how long a response waits for the in-sync replicas; its sender retries
 
 # Arguments: partition of __consumer_offsets, producer id, producer epoch, marker, transaction version.
 EndOffsets = Callable[[int, int, int, TransactionMarker, int], Awaitable[None]]
@@ -91,11 +92,11 @@ class WriteTxnMarkersApi:
             self._refuse(name, error, codes)
             return None
         codes[name] = ErrorCode.NONE
-        flush = partition.flushed(info.last_offset)
-        return None if flush is None else self._flushed(flush, name, codes)
+        ack = partition.acknowledged(info.last_offset, timeout_ms=MARKER_WAIT_MS)
+        return None if ack is None else self._acknowledged(ack, name, codes)
 
-    async def _flushed(self, flush: asyncio.Future[KafkaError | None], name: TopicPartition, codes: Codes) -> None:
-        error = await asyncio.shield(flush)  # other requests wait for the same flush
+    async def _acknowledged(self, ack: asyncio.Future[KafkaError | None], name: TopicPartition, codes: Codes) -> None:
+        error = await asyncio.shield(ack)  # other requests may wait for the same flush
         if error is not None:
             self._refuse(name, error, codes)
 

@@ -26,13 +26,10 @@ class IsrMetrics:
         )
 
     def publish(self, old: Image, new: Image, changes: Changes) -> None:
-        for name in changes.topics:
-            before, after = old.topics.get(name), new.topics.get(name)
-            if before is None or after is None or before.id != after.id:
-                continue
-            for was, now in zip(before.partitions, after.partitions, strict=False):
-                if was is not now:
-                    self._compare(was, now)
+        for topic, index in changes.partitions:
+            before, after = old.topics.get(topic), new.topics[topic]
+            if before is not None and before.id == after.id and index < len(before.partitions):
+                self._compare(before.partitions[index], after.partitions[index])
 
     def _compare(self, was: Partition, now: Partition) -> None:
         if now.leader_epoch != was.leader_epoch and now.has_leader:

@@ -13,6 +13,8 @@ _COUNTERS = (
     ("bytesin_total", "bytes_in", "Bytes of record batches appended for producers."),
     ("bytesout_total", "bytes_out", "Bytes of record batches sent to consumers."),
     ("bytesrejected_total", "bytes_rejected", "Bytes of record batches larger than max.message.bytes."),
+    ("replicationbytesin_total", "replication_bytes_in", "Bytes of record batches appended as a follower."),
+    ("replicationbytesout_total", "replication_bytes_out", "Bytes of record batches sent to followers."),
     ("totalproducerequests_total", "produces", "Record batches that producers sent."),
     ("totalfetchrequests_total", "fetches", "Reads of partitions for fetch requests."),
     ("failedproducerequests_total", "failed_produces", "Record batches refused for a reason that a client cannot expect."),
