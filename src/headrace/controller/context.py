@@ -56,7 +56,8 @@ class ControllerContext:
         for cells in vars(self.state).values():
             assert isinstance(cells, Table)
             cells.clear()
-        self.last_heartbeat_ms.clear()
+        self.sessions.clear()
+        self.index.clear()
 
     def brokers(self) -> list[tuple[int, Broker]]:
         return self._items(self.state.brokers)

@@ -27,6 +27,9 @@ class PartitionIndex:
             for replica in record.replicas:
                 self._partitions.setdefault(replica, {})[key] = None
 
+    def clear(self) -> None:
+        self._partitions.clear()
+
     def of(self, broker_id: int, state: ClusterState, *, can_undo: bool) -> list[tuple[PartitionKey, Partition]]:
         """Return the partitions with a replica on the broker; `can_undo` tells whether changes may still be undone."""
         keys = self._partitions.get(broker_id, {})
