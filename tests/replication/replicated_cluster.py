@@ -20,7 +20,7 @@ from headrace.api.data.delete_records import DeleteRecordsApi
 from headrace.api.data.fetch import FetchApi
 from headrace.api.data.list_offsets import ListOffsetsApi
 from headrace.api.data.produce import ProduceApi
-from headrace.api.table import make_table
+from headrace.api.table import Api, make_table
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import NO_NODE, NodeId, TopicPartition, Uuid
 from headrace.base.metrics import Metrics
@@ -174,7 +174,7 @@ class ReplicatedBroker:
         )
         self.replicas.port = self.alterations
         self.replicas.on_role = self.fetchers.update
-        apis = [
+        apis: list[Api] = [
             ProduceApi(self.replicas, lambda: self.image, clock, loop),
             FetchApi(self.replicas, FetchSessions(Random(1), 10), lambda: self.image, loop, 1 << 20, clock),
             ListOffsetsApi(self.replicas),
@@ -247,10 +247,10 @@ class ControllerLink:
 
 
 class ReplicatedCluster:
-    def __init__(self, seed: int, min_isr: int = 2, **config: str) -> None:
+    def __init__(self, seed: int, min_isr: int = 2) -> None:
         self.random = Random(seed)
         self.loop = SimulatedLoop(self.random)
-        self.config = {"min.insync.replicas": str(min_isr), **config}
+        self.config = {"min.insync.replicas": str(min_isr)}
         self.metadata_delay_s = 0.02
         self.network_delay_s = 0.002
         self.loss = 0.0  # probability that a message is lost
@@ -351,7 +351,7 @@ class ReplicatedCluster:
     # --- producing
 
     async def produce(
-        self, target: int, acks: int = -1, timeout_ms: int = 1000, **producer: int
+        self, target: int, acks: int = -1, timeout_ms: int = 1000, **producer: Any
     ) -> tuple[ErrorCode, int]:
         """Send one batch to a broker and return the error code and the base offset."""
         self.sent += 1
@@ -394,6 +394,6 @@ def _format(node: int, random: Random) -> SimulatedFiles:
     files.make_dirs("/data")
     files.sync_dir("/")
     log_dir = LogDir.open(files, "/data")
-    log_dir.format(MetaProperties(cluster_id="c", node_id=node, directory_id=Uuid(node.to_bytes(16, "big"))))
+    log_dir.format(MetaProperties(cluster_id="c", node_id=NodeId(node), directory_id=Uuid(node.to_bytes(16, "big"))))
     log_dir.close()
     return files
