@@ -174,9 +174,10 @@ class ReplicatedBroker:
         )
         self.replicas.port = self.alterations
         self.replicas.on_role = self.fetchers.update
+        self.fetch = FetchApi(self.replicas, FetchSessions(Random(1), 10), lambda: self.image, loop, 1 << 20, clock)
         apis: list[Api] = [
             ProduceApi(self.replicas, lambda: self.image, clock, loop),
-            FetchApi(self.replicas, FetchSessions(Random(1), 10), lambda: self.image, loop, 1 << 20, clock),
+            self.fetch,
             ListOffsetsApi(self.replicas),
             DeleteRecordsApi(self.replicas, clock),
         ]
@@ -350,19 +351,20 @@ class ReplicatedCluster:
 
     # --- producing
 
+    def produce_request(self, acks: int = -1, timeout_ms: int = 1000, **producer: Any) -> ProduceRequest:
+        self.sent += 1
+        payload = f"record {self.sent:08d}".encode()
+        batch = build_batch([Record(0, NOW_MS, None, payload)] * self.random.randint(1, 3), **producer)
+        data = ProduceRequest.PartitionProduceData(index=0, records=bytes(batch))
+        topic = ProduceRequest.TopicProduceData(topic_id=TOPIC_ID, partition_data=[data])
+        return ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=[topic])
+
     async def produce(
         self, target: int, acks: int = -1, timeout_ms: int = 1000, **producer: Any
     ) -> tuple[ErrorCode, int]:
         """Send one batch to a broker and return the error code and the base offset."""
-        self.sent += 1
-        payload = f"{self.sent}".encode()
-        batch = build_batch([Record(0, NOW_MS, None, payload)] * self.random.randint(1, 3), **producer)
-        data = ProduceRequest.PartitionProduceData(index=0, records=bytes(batch))
-        request = ProduceRequest(
-            acks=acks,
-            timeout_ms=timeout_ms,
-            topic_data=[ProduceRequest.TopicProduceData(topic_id=TOPIC_ID, partition_data=[data])],
-        )
+        request = self.produce_request(acks, timeout_ms, **producer)
+        payload = f"record {self.sent:08d}".encode()
         response = await self.deliver(-1, target, lambda broker: broker.handle(request))
         result = response.responses[0].partition_responses[0]
         code = ErrorCode(result.error_code)
