@@ -50,7 +50,9 @@ class Leaders:
         self.unreachable = list(unreachable)
         self.written: list[Any] = []
 
-    async def request(self, node_id: int, message: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+    async def request(
+        self, node_id: int, message: WriteTxnMarkersRequest, *, lane: str = ""
+    ) -> WriteTxnMarkersResponse:
         assert isinstance(message, WriteTxnMarkersRequest)
         await asyncio.sleep(0.001)
         if node_id in self.unreachable:
@@ -231,7 +233,9 @@ class Coordinator:
         self.unreachable = unreachable
         self.requested: list[tuple[int, bool]] = []
 
-    async def request(self, node_id: int, message: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+    async def request(
+        self, node_id: int, message: AddPartitionsToTxnRequest, *, lane: str = ""
+    ) -> AddPartitionsToTxnResponse:
         assert isinstance(message, AddPartitionsToTxnRequest)
         if self.unreachable:
             raise Disconnected("not now")

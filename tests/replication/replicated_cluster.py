@@ -20,7 +20,7 @@ from headrace.api.data.delete_records import DeleteRecordsApi
 from headrace.api.data.fetch import FetchApi
 from headrace.api.data.list_offsets import ListOffsetsApi
 from headrace.api.data.produce import ProduceApi
-from headrace.api.table import make_table
+from headrace.api.table import Api, make_table
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import NO_NODE, NodeId, TopicPartition, Uuid
 from headrace.base.metrics import Metrics
@@ -174,9 +174,10 @@ class ReplicatedBroker:
         )
         self.replicas.port = self.alterations
         self.replicas.on_role = self.fetchers.update
-        apis = [
+        self.fetch = FetchApi(self.replicas, FetchSessions(Random(1), 10), lambda: self.image, loop, 1 << 20, clock)
+        apis: list[Api] = [
             ProduceApi(self.replicas, lambda: self.image, clock, loop),
-            FetchApi(self.replicas, FetchSessions(Random(1), 10), lambda: self.image, loop, 1 << 20, clock),
+            self.fetch,
             ListOffsetsApi(self.replicas),
             DeleteRecordsApi(self.replicas, clock),
         ]
@@ -247,10 +248,10 @@ class ControllerLink:
 
 
 class ReplicatedCluster:
-    def __init__(self, seed: int, min_isr: int = 2, **config: str) -> None:
+    def __init__(self, seed: int, min_isr: int = 2) -> None:
         self.random = Random(seed)
         self.loop = SimulatedLoop(self.random)
-        self.config = {"min.insync.replicas": str(min_isr), **config}
+        self.config = {"min.insync.replicas": str(min_isr)}
         self.metadata_delay_s = 0.02
         self.network_delay_s = 0.002
         self.loss = 0.0  # probability that a message is lost
@@ -350,19 +351,20 @@ class ReplicatedCluster:
 
     # --- producing
 
-    async def produce(
-        self, target: int, acks: int = -1, timeout_ms: int = 1000, **producer: int
-    ) -> tuple[ErrorCode, int]:
-        """Send one batch to a broker and return the error code and the base offset."""
+    def produce_request(self, acks: int = -1, timeout_ms: int = 1000, **producer: Any) -> ProduceRequest:
         self.sent += 1
-        payload = f"{self.sent}".encode()
+        payload = f"record {self.sent:08d}".encode()
         batch = build_batch([Record(0, NOW_MS, None, payload)] * self.random.randint(1, 3), **producer)
         data = ProduceRequest.PartitionProduceData(index=0, records=bytes(batch))
-        request = ProduceRequest(
-            acks=acks,
-            timeout_ms=timeout_ms,
-            topic_data=[ProduceRequest.TopicProduceData(topic_id=TOPIC_ID, partition_data=[data])],
-        )
+        topic = ProduceRequest.TopicProduceData(topic_id=TOPIC_ID, partition_data=[data])
+        return ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=[topic])
+
+    async def produce(
+        self, target: int, acks: int = -1, timeout_ms: int = 1000, **producer: Any
+    ) -> tuple[ErrorCode, int]:
+        """Send one batch to a broker and return the error code and the base offset."""
+        request = self.produce_request(acks, timeout_ms, **producer)
+        payload = f"record {self.sent:08d}".encode()
         response = await self.deliver(-1, target, lambda broker: broker.handle(request))
         result = response.responses[0].partition_responses[0]
         code = ErrorCode(result.error_code)
@@ -394,6 +396,6 @@ def _format(node: int, random: Random) -> SimulatedFiles:
     files.make_dirs("/data")
     files.sync_dir("/")
     log_dir = LogDir.open(files, "/data")
-    log_dir.format(MetaProperties(cluster_id="c", node_id=node, directory_id=Uuid(node.to_bytes(16, "big"))))
+    log_dir.format(MetaProperties(cluster_id="c", node_id=NodeId(node), directory_id=Uuid(node.to_bytes(16, "big"))))
     log_dir.close()
     return files

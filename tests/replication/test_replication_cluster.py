@@ -176,7 +176,7 @@ class RandomSchedule:
     """Faults and producers by seed, with checks of every replica after each step."""
 
     def __init__(self, seed: int) -> None:
-        self.cluster = ReplicatedCluster(seed, **{"segment.bytes": "1048576"})
+        self.cluster = ReplicatedCluster(seed)
         self.random = self.cluster.random
         self.committed: dict[int, bytes] = {}
         self.watermarks: dict[tuple[int, int, int], int] = {}

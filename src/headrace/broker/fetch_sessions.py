@@ -73,7 +73,8 @@ class FetchPlan:
         if self.session is not None and (has_data or not self.incremental):
             # A partition served now goes last next time, so that a busy one starves no other. A new session starts in response order.
             self.session.partitions.move_to_end(key)
-        return not self.incremental or has_data or changed or failed or diverges
+        redirects = response.preferred_read_replica >= 0
+        return not self.incremental or has_data or changed or failed or diverges or redirects
 
 
 class FetchSessions:

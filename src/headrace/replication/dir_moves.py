@@ -44,6 +44,7 @@ class Superseded(HeadraceError):
 
 class _Move(Struct):
     log_dir: LogDir
+    generation: int  # generation of the log that is copied; a follower's truncation ends the move
     task: asyncio.Task[None] | None = None
     future: Log | None = None
 
@@ -97,7 +98,7 @@ class DirMoves:
                 return
             self._give_up(partition.name)
         if self._replicas.log_dir_of(partition) is not log_dir:
-            move = self._moves[partition.name] = _Move(log_dir)
+            move = self._moves[partition.name] = _Move(log_dir, partition.log.generation)
             move.task = self._loop.create_task(self._run(partition, move))
 
     def under_way(self) -> list[tuple[TopicPartition, LogDir, Log]]:
@@ -186,6 +187,7 @@ class DirMoves:
         for _ in range(ROUNDS_MAX):
             while future.log_end < partition.log.log_end:
                 size = await self._copy_some(partition, future, COPY_BYTES)
+                self._check(partition, move)
                 await asyncio.sleep(size / max(self._bytes_per_second(), 1))
             plan = future.pending_sync()
             if plan is not None:
@@ -229,6 +231,8 @@ class DirMoves:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, partition.offline)
         if partition not in self._replicas.all() or self._moves.get(partition.name) is not move:
             raise Superseded(f"{partition.name} was deleted, or is to be moved to another directory")
+        if partition.log.generation != move.generation:
+            raise Superseded(f"{partition.name} was truncated, so the copy may have records that it no longer has")
 
     def _exchange(self, partition: Partition, move: _Move, future: Log) -> Log:
         """Copy the rest and exchange the logs in one turn, so that no append comes in between; return the old log."""

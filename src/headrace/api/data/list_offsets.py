@@ -65,7 +65,10 @@ class ListOffsetsApi:
     ) -> PartitionResponse:
         response = PartitionResponse(partition_index=requested.partition_index)
         try:
-            if not context.may(Operation.DESCRIBE, Resource.TOPIC, topic):
+            is_replica = request.replica_id >= 0 and context.may(
+                Operation.CLUSTER_ACTION, Resource.CLUSTER, quietly=True
+            )
+            if not is_replica and not context.may(Operation.DESCRIBE, Resource.TOPIC, topic):
                 raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             if requested.timestamp < 0 and context.api_version < _VERSION_MIN.get(requested.timestamp, 0):
                 raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
@@ -76,7 +79,7 @@ class ListOffsetsApi:
             found = partition.find_offset(
                 requested.timestamp,
                 committed_only=request.isolation_level == READ_COMMITTED,
-                for_replica=request.replica_id >= 0,
+                for_replica=is_replica,
             )
         except KafkaError as error:
             response.error_code = error.code
