@@ -226,8 +226,8 @@ def test_garbage_and_impossible_numbers_on_the_controller_listener_change_nothin
                     assert response.topics[0].partitions[0].error_code == ErrorCode.INVALID_REQUEST
             response = await connection.request(begin(5, 77))
             assert response.topics[0].partitions[0].error_code == ErrorCode.INCONSISTENT_VOTER_SET
-            for message in (VoteRequest(), BeginQuorumEpochRequest(), EndQuorumEpochRequest(), FetchRequest()):
-                assert (await connection.request(message)).error_code == ErrorCode.INVALID_REQUEST
+            for empty in (VoteRequest(), BeginQuorumEpochRequest(), EndQuorumEpochRequest(), FetchRequest()):
+                assert (await connection.request(empty)).error_code == ErrorCode.INVALID_REQUEST
             await check_fetches(connection, quorum, is_leader=node_id == leader)
             await connection.close()
         assert quorum.leader == leader
