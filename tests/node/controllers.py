@@ -11,10 +11,12 @@ from random import Random
 from headrace.base.clock import SystemClock
 from headrace.base.errors import ErrorCode
 from headrace.client.wire.connection import Connection
+from headrace.metadata.image import BROKER_CONFIG
 from headrace.node.formatting import format_log_dirs
 from headrace.node.node import Node, Ports
 from headrace.node.settings import Settings, make_settings
 from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from headrace.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from headrace.protocol.messages.stored.metadata_cluster import NoOpRecord
 from headrace.quorum.log import MetadataBatch
 from headrace.storage.disk import DiskFiles
@@ -72,9 +74,12 @@ class Controllers:
         assert len(started) == len(ids)
 
     async def start_one(self, node_id: int, **options: str) -> Node:
-        ports = Ports(DiskFiles(), SystemClock(), Random(time.monotonic_ns()), asyncio.get_running_loop())
-        node = self.nodes[node_id] = await Node.start(self.settings(node_id, **options), ports)
+        node = self.nodes[node_id] = await Node.start(self.settings(node_id, **options), self.node_ports())
         return node
+
+    @staticmethod
+    def node_ports() -> Ports:
+        return Ports(DiskFiles(), SystemClock(), Random(time.monotonic_ns()), asyncio.get_running_loop())
 
     async def stop(self, *node_ids: int) -> None:
         for node_id in node_ids or tuple(self.nodes):
@@ -124,6 +129,19 @@ class Controllers:
             topic = CreateTopicsRequest.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
             response: CreateTopicsResponse = await connection.request(CreateTopicsRequest(topics=[topic]))
             return ErrorCode(response.topics[0].error_code)
+        finally:
+            await connection.close()
+
+    async def set_broker_option(self, node_id: int, name: str, value: str) -> None:
+        """Have a controller set an option of all brokers."""
+        connection = await Connection.connect(LOOPBACK, self.ports[node_id])
+        try:
+            config = IncrementalAlterConfigsRequest.AlterableConfig(name=name, value=value)
+            resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
+                resource_type=BROKER_CONFIG, configs=[config]
+            )
+            response = await connection.request(IncrementalAlterConfigsRequest(resources=[resource]))
+            assert response.responses[0].error_code == ErrorCode.NONE, response
         finally:
             await connection.close()
 

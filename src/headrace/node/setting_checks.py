@@ -141,7 +141,7 @@ def _controller_names(values: Mapping[str, Value], names: Sequence[str], roles: 
     if CONTROLLER not in roles:
         if not requested:
             raise ConfigError(
-                "controller.listener.names must name the listener by which this broker reaches controllers"
+                "process.roles=broker: controller.listener.names must name the listener by which this broker reaches controllers"
             )
         if own:
             raise ConfigError(

@@ -24,7 +24,10 @@ class MetadataLogView:
 
     @property
     def last_epoch(self) -> int:
-        return self.epoch_end(max(self._log.epochs.latest, 0)).epoch
+        if self._log.epochs.latest >= 0:
+            return self._log.epochs.latest
+        snapshot = self.snapshot
+        return 0 if snapshot is None else snapshot.epoch
 
     @property
     def snapshot(self) -> LogPoint | None:
