@@ -50,7 +50,12 @@ class SecondBroker:
         discovery = ControllerDiscovery({}, [Address(LOOPBACK, node.node.ports["CONTROLLER"])])
         options = LinkOptions(client_id="node-2")
         self.channel = QuorumChannel(
-            SECOND, None, discovery, lambda address: NodeLink(address, options, random.Random(1)), timeout_s=5.0
+            SECOND,
+            None,
+            discovery,
+            lambda address: NodeLink(address, options, random.Random(1)),
+            random.Random(1),
+            timeout_s=5.0,
         )
         self.loader = MetadataLoader([])
         self._observer = MetadataObserver(self.channel, self.loader, SECOND, node.node.cluster_id)

@@ -36,6 +36,7 @@ def make_channel(*controllers: ScriptedController, own: Any = None, timeout_s: f
         own,
         ControllerDiscovery(voters),
         lambda address: NodeLink(address, OPTIONS, random.Random(1)),
+        random.Random(1),
         timeout_s,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from random import Random
 from typing import Any, Protocol
 
 from headrace.base.errors import KafkaError
@@ -96,9 +97,11 @@ class QuorumChannel:
         own: OwnController | None,
         discovery: ControllerDiscovery,
         open_link: Callable[[Address], NodeLink],
+        random: Random,
         timeout_s: float = REQUEST_S_MAX,
     ) -> None:
         self._node_id = node_id
+        self._random = random
         self._own = own
         self._discovery = discovery
         self._open_link = open_link
@@ -111,7 +114,7 @@ class QuorumChannel:
     async def request(self, message: Any) -> Any:
         if self._local is not None and not self._discovery.knows_others:
             return await self._local.request(message)
-        retry = Retry(RetryPolicy(_BACKOFF), self._timeout_s)
+        retry = Retry(RetryPolicy(_BACKOFF), self._timeout_s, random=self._random)
         while True:
             try:
                 if self._own is not None and self._own.leader == self._node_id:

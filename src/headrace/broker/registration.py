@@ -27,6 +27,7 @@ RETRY_S = 0.05
 REGISTRATION_RETRY_S = 0.2
 LOGGED_AGAIN_S = 10.0  # interval between log lines about the same reason to wait
 CONTROLLED_SHUTDOWN_S_MAX = 30.0
+NO_CONTROLLER_S_MAX = 8.0  # longer than an election of the quorum takes
 # Refusals of a registration that end by themselves.
 _PASSING = frozenset(
     {
@@ -217,13 +218,22 @@ class Registration:
     async def leave(self) -> None:
         """Request a controlled shutdown and wait until the controller has moved leadership away.
 
-        The controller agrees when the other brokers know the new leaders. Return after `CONTROLLED_SHUTDOWN_S_MAX` even if it has not.
+        The controller agrees when the other brokers know the new leaders. Return after `CONTROLLED_SHUTDOWN_S_MAX` even if it has
+        not, and earlier if no controller responds: the last nodes of a cluster that is stopped have none.
         """
         self._leaving = True  # also in the regular heartbeats, one of which would otherwise unfence this broker again
         deadline = asyncio.get_running_loop().time() + CONTROLLED_SHUTDOWN_S_MAX
         pause_s = 0.0  # a node alone need not wait for others
         while asyncio.get_running_loop().time() < deadline:
-            response = await self._heartbeat()
+            try:
+                async with asyncio.timeout(NO_CONTROLLER_S_MAX):
+                    response = await self._heartbeat()
+            except TimeoutError:
+                log.warning(
+                    "no controller responded to the shutdown of this broker within %.0f s; stopping anyway",
+                    NO_CONTROLLER_S_MAX,
+                )
+                return
             if response.should_shut_down:
                 return
             await asyncio.sleep(pause_s)

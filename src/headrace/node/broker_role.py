@@ -340,6 +340,7 @@ def _make_channel(context: NodeContext, own: OwnController | None) -> QuorumChan
         own,
         ControllerDiscovery(voters, settings.bootstrap_controllers),
         lambda address: NodeLink(address, options(), context.random),
+        context.random,
     )
 
 
