@@ -52,7 +52,9 @@ class FinalReader(Reader):
                 connection = await self.leader(partition)
                 (data,) = await self.fetch(connection, {partition.partition: position}, 0, FINAL_FETCH_BYTES)
                 if data.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                    continue  # its log was just replaced by the copy in another directory
+                    # It moved to another broker, or its log was just replaced by the copy in another directory.
+                    await self.refresh()
+                    continue
                 if data.error_code != ErrorCode.NONE:
                     raise Unreadable(f"{partition} at {position}: {ErrorCode(data.error_code).name}")
                 read = read_batches(data.records or b"")  # type: ignore[arg-type]

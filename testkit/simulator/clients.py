@@ -101,7 +101,11 @@ class Client:
             except KafkaError as error:
                 if error.code not in RETRIABLE:
                     raise
+                await self.refresh()
             await self.pause(BACKOFF_S)
+
+    async def refresh(self) -> None:
+        """Refresh the metadata that this client depends on, after an error; clients without a topic have none."""
 
     async def find_topic(self, topic: str) -> None:
         async def attempt() -> None:

@@ -63,6 +63,12 @@ class Reader(Client):
         raise_for(response.error_code, "Fetch")
         return response.responses[0].partitions if response.responses else []
 
+    async def refresh(self) -> None:
+        try:
+            await self.cluster.refresh([self.topic])
+        except (*LOST, KafkaError):
+            return
+
     async def list_offset(self, partition: int, timestamp: int) -> ListOffsetsResponse.ListOffsetsPartitionResponse:
         connection = await self.leader(TopicPartition(self.topic, partition))
         wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)

@@ -145,9 +145,10 @@ class LocalReplica:
         self.defers_responses = self.waits_for_disk
         if changed:
             self.guards.clear()
-            self._end_waits(
-                KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name} is led by node {assigned.leader} now")
-            )
+            elsewhere = f"{self.name} is led by node {assigned.leader} now"
+            # Not NOT_LEADER_OR_FOLLOWER for producers: that would mean that nothing was written, but the records may survive.
+            self._acks.lose(KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, elsewhere))
+            self._end_waits(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, elsewhere))
 
     def retire(self) -> None:
         """Give up the partition for good, because it was deleted or has moved to other brokers."""
