@@ -83,6 +83,22 @@ def test_after_a_failed_attempt_requests_fail_at_once_until_the_pause_is_over() 
     asyncio.run(asyncio.wait_for(work(), 10))
 
 
+def test_a_cancelled_request_ends_even_if_its_link_is_closed_at_the_same_time() -> None:
+    async def work() -> None:
+        silent = await asyncio.start_server(lambda reader, writer: asyncio.sleep(10), HOST, 0)
+        link = make_link(silent.sockets[0].getsockname()[1])
+        request = asyncio.create_task(link.request(MetadataRequest(topics=[])))
+        await asyncio.sleep(0.05)
+        closing = asyncio.create_task(link.close())
+        asyncio.get_running_loop().call_soon(request.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        await closing
+        silent.close()
+
+    asyncio.run(asyncio.wait_for(work(), 10))
+
+
 def test_closing_a_link_fails_the_requests_that_wait_for_its_connection() -> None:
     async def work() -> None:
         silent = await asyncio.start_server(lambda reader, writer: asyncio.sleep(10), HOST, 0)

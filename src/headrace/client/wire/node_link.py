@@ -80,7 +80,8 @@ class NodeLink:
             # Shielded: a caller that gives up must not cancel the attempt that other callers wait for.
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
-            if opening.cancelled():
+            task = asyncio.current_task()
+            if opening.cancelled() and (task is None or not task.cancelling()):
                 raise NotConnected(f"the link to {self.address} is closed") from None
             raise
 
