@@ -39,7 +39,13 @@ class LinksHarness:
     def __init__(self, image: Image, options: Callable[[], LinkOptions] = lambda: LinkOptions("node-1")) -> None:
         self.image = image
         self.links = BrokerLinks(
-            NodeId(1), lambda: OwnDispatcher(), lambda: self.image, lambda: "INTERNAL", options, random.Random(1)
+            NodeId(1),
+            lambda: OwnDispatcher(),
+            lambda: self.image,
+            lambda: "INTERNAL",
+            options,
+            random.Random(1),
+            asyncio.get_running_loop(),
         )
 
     def publish(self, new: Image) -> None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from tests.replication.replicated_cluster import NODES, TOPIC_ID, ReplicatedBroker, ReplicatedCluster, batches
 
 from headrace.base.errors import ErrorCode
+from headrace.base.metrics import Metrics
 from headrace.broker.replica_fetcher import Followed
 from headrace.metadata.image import Endpoint
 from headrace.protocol.messages.delete_records import DeleteRecordsRequest
@@ -37,7 +38,7 @@ def a_follower(cluster: ReplicatedCluster) -> ReplicatedBroker:
 
 
 def followed(broker: ReplicatedBroker) -> Followed:
-    ((_, one),) = broker.fetchers.followed()
+    (one,) = broker.fetchers.followed()
     return one
 
 
@@ -243,3 +244,24 @@ def test_a_parked_fetch_of_a_follower_does_not_make_it_look_alive() -> None:
         assert progress.caught_up_ms == before
 
     run(13, main)
+
+
+def test_the_lag_of_each_followed_partition_is_exported() -> None:
+    async def main(cluster: ReplicatedCluster) -> None:
+        leader, follower = cluster.leader, a_follower(cluster)
+        await cluster.produce(leader.node_id)
+        await cluster.until(cluster.is_in_sync)
+        metrics = Metrics()
+        follower.fetchers.export(metrics)
+        followed(follower).lag = 7
+        text = b"".join(part for section in metrics.texts for part in section()).decode()
+        thread = f"ReplicaFetcherThread-0-{leader.node_id}"
+        assert f'consumerlag{{clientid="{thread}",topic="t",partition="0"}} 7' in text
+        gauges = {family.name: gauge() for family in metrics for gauge in family.members.values() if callable(gauge)}
+        assert gauges["kafka_server_replicafetchermanager_maxlag"] == 7
+        assert gauges["kafka_server_replicafetchermanager_failedpartitionscount"] == 0
+        assert gauges["kafka_server_replicafetchermanager_minfetchrate"] > 0
+        assert follower.partition.traffic.replication_bytes_in > 0 < leader.partition.traffic.replication_bytes_out
+        assert leader.partition.traffic.bytes_out == 0
+
+    run(14, main)

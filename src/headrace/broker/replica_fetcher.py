@@ -16,6 +16,7 @@ from msgspec import Struct
 from headrace.base.clock import Clock
 from headrace.base.errors import CorruptData, ErrorCode, HeadraceError, KafkaError
 from headrace.base.ids import NodeId, Uuid
+from headrace.base.metrics import Counter, RecentRate
 from headrace.broker.broker_channel import UNREACHABLE, BrokerChannel
 from headrace.client.consumer.fetching import known_code
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -86,7 +87,8 @@ class ReplicaFetcher:
         self._followed: dict[Key, Followed] = {}
         self._changed = asyncio.Event()
         self._is_reachable = True
-        self.responses = 0  # responses so far, for the rate of fetches
+        self.responses = Counter()
+        self.fetch_rate = RecentRate(self.responses, asyncio.get_running_loop().time)
 
     # --- which partitions
 
@@ -166,7 +168,7 @@ class ReplicaFetcher:
             self._session.failed()
             await asyncio.sleep(0)
             return
-        self.responses += 1
+        self.responses.value += 1
         self._session.succeeded(response.session_id)
         await self._handle(response, sent)
 
