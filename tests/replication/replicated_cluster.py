@@ -7,7 +7,7 @@ requests are encoded and decoded. The controller, the metadata log and the netwo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
@@ -248,10 +248,10 @@ class ControllerLink:
 
 
 class ReplicatedCluster:
-    def __init__(self, seed: int, min_isr: int = 2) -> None:
+    def __init__(self, seed: int, config: Mapping[str, str] | None = None) -> None:
         self.random = Random(seed)
         self.loop = SimulatedLoop(self.random)
-        self.config = {"min.insync.replicas": str(min_isr)}
+        self.config = {"min.insync.replicas": "2", **(config or {})}
         self.metadata_delay_s = 0.02
         self.network_delay_s = 0.002
         self.loss = 0.0  # probability that a message is lost

@@ -18,8 +18,8 @@ from headrace.protocol.messages.delete_records import DeleteRecordsRequest
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
 
 
-def run(seed: int, main: Callable[[ReplicatedCluster], Coroutine[Any, Any, None]]) -> None:
-    cluster = ReplicatedCluster(seed)
+def run(seed: int, main: Callable[[ReplicatedCluster], Coroutine[Any, Any, None]], **config: str) -> None:
+    cluster = ReplicatedCluster(seed, {name.replace("_", "."): value for name, value in config.items()})
 
     async def started() -> None:
         cluster.start()
@@ -265,3 +265,14 @@ def test_the_lag_of_each_followed_partition_is_exported() -> None:
         assert leader.partition.traffic.bytes_out == 0
 
     run(14, main)
+
+
+def test_with_flush_messages_acknowledged_records_are_on_the_disks_of_all_in_sync_replicas() -> None:
+    async def main(cluster: ReplicatedCluster) -> None:
+        for _ in range(10):
+            code, offset = await cluster.produce(cluster.leader.node_id, timeout_ms=5000)
+            assert code is ErrorCode.NONE
+            in_sync = [cluster.brokers[node].partition for node in cluster.leader.partition.isr]
+            assert all(partition.log.recovery_point > offset for partition in in_sync)
+
+    run(15, main, flush_messages="1")
