@@ -19,6 +19,7 @@ from headrace.coordinators.transaction.request import AddPartitions, EndTransact
 from headrace.coordinators.transaction.shard import TransactionShard
 from headrace.coordinators.transaction.states import PREPARED
 from headrace.records.batch import BatchHeader
+from headrace.replication.local_replica import LocalReplica
 from headrace.replication.partition import Partition
 from headrace.statemachine.runtime import Runtime
 from headrace.storage.append import AppendInfo
@@ -93,8 +94,8 @@ def acknowledge_before_write() -> Iterator[None]:
 def acknowledge_before_sync() -> Iterator[None]:
     """Acknowledge records and let readers see them before the fsync that `flush.messages` requires."""
     with (
-        _replaced(Partition, "flushed", lambda self, offset: None),
-        _replaced(Partition, "_hold_back", lambda self, first_offset: self.commit.sync()),
+        _replaced(LocalReplica, "flushed", lambda self, offset: None),
+        _replaced(LocalReplica, "_hold_back", lambda self, first_offset: self.commit.sync()),
     ):
         yield
 

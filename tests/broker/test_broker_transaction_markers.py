@@ -290,3 +290,11 @@ def test_adding_partitions_retries_concurrent_transactions_for_a_limited_time() 
 def test_unreachable_and_missing_coordinators_are_reported_by_error_code() -> None:
     assert verify(Coordinator([], unreachable=True), add=True) is ErrorCode.NETWORK_EXCEPTION
     assert verify(Coordinator([]), add=True, image=Image()) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE])
+@pytest.mark.parametrize("add", [True, False])
+def test_a_coordinator_that_moves_is_tried_again_for_a_limited_time(code: ErrorCode, add: bool) -> None:
+    assert verify(Coordinator([code, code, ErrorCode.NONE]), add=add) is ErrorCode.NONE
+    never_ready = Coordinator([code] * 100)
+    assert verify(never_ready, add=add) is code and 2 < len(never_ready.requested) < 10

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.base.ids import Uuid
+from headrace.base.ids import TopicPartition, Uuid
 from headrace.metadata.image import TOPIC_CONFIG, Image
 from headrace.metadata.loader import Changes, MetadataLoader
 from headrace.metadata.records import decode_record, encode_record
@@ -96,3 +96,15 @@ def test_metadata_records_round_trip_through_encoding() -> None:
         RegisterBrokerRecord(broker_id=1, incarnation_id=A, rack=None, log_dirs=[B]),
     ):
         assert decode_record(encode_record(record)) == record
+
+
+def test_a_change_names_the_partitions_that_it_concerns() -> None:
+    loader, seen = load_topic()
+    assert seen[-1][2].partitions == (TopicPartition("t", 0), TopicPartition("t", 1))
+    others = loader.image.partition("t", 0)
+    loader.apply([PartitionChangeRecord(partition_id=1, topic_id=A, isr=[])], 3, 1)
+    changes = seen[-1][2]
+    assert (changes.topics, changes.partitions) == (("t",), (TopicPartition("t", 1),))
+    assert loader.image.partition("t", 0) is others
+    loader.apply([RemoveTopicRecord(topic_id=A)], 4, 1)
+    assert seen[-1][2].partitions == ()

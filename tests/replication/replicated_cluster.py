@@ -7,7 +7,7 @@ requests are encoded and decoded. The controller, the metadata log and the netwo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
@@ -122,9 +122,9 @@ class ModelController:
 
     def alter(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         (topic,) = request.topics
-        (asked,) = topic.partitions
-        result = AlterPartitionResponse.PartitionData(partition_index=asked.partition_index)
-        result.error_code = self._decide(request, asked)
+        (proposed,) = topic.partitions
+        result = AlterPartitionResponse.PartitionData(partition_index=proposed.partition_index)
+        result.error_code = self._decide(request, proposed)
         if not result.error_code:
             now = self.partition
             result.leader_id, result.leader_epoch, result.isr = now.leader, now.leader_epoch, list(now.isr)
@@ -133,19 +133,19 @@ class ModelController:
             topics=[AlterPartitionResponse.TopicData(topic_id=topic.topic_id, partitions=[result])]
         )
 
-    def _decide(self, request: AlterPartitionRequest, asked: AlterPartitionRequest.PartitionData) -> ErrorCode:
+    def _decide(self, request: AlterPartitionRequest, proposed: AlterPartitionRequest.PartitionData) -> ErrorCode:
         now = self.partition
         if self.brokers[request.broker_id].epoch != request.broker_epoch:
             return ErrorCode.STALE_BROKER_EPOCH
-        if asked.leader_epoch < now.leader_epoch or request.broker_id != now.leader:
+        if proposed.leader_epoch < now.leader_epoch or request.broker_id != now.leader:
             return ErrorCode.FENCED_LEADER_EPOCH
-        if asked.partition_epoch != now.partition_epoch:
+        if proposed.partition_epoch != now.partition_epoch:
             return ErrorCode.INVALID_UPDATE_VERSION
-        for one in asked.new_isr_with_epochs:
+        for one in proposed.new_isr_with_epochs:
             broker = self.brokers[one.broker_id]
             if broker.fenced or one.broker_epoch not in (-1, broker.epoch):
                 return ErrorCode.INELIGIBLE_REPLICA
-        self.change(tuple(one.broker_id for one in asked.new_isr_with_epochs), now.leader)
+        self.change(tuple(one.broker_id for one in proposed.new_isr_with_epochs), now.leader)
         self.append()
         return ErrorCode.NONE
 
@@ -248,10 +248,10 @@ class ControllerLink:
 
 
 class ReplicatedCluster:
-    def __init__(self, seed: int, min_isr: int = 2) -> None:
+    def __init__(self, seed: int, config: Mapping[str, str] | None = None) -> None:
         self.random = Random(seed)
         self.loop = SimulatedLoop(self.random)
-        self.config = {"min.insync.replicas": str(min_isr)}
+        self.config = {"min.insync.replicas": "2", **(config or {})}
         self.metadata_delay_s = 0.02
         self.network_delay_s = 0.002
         self.loss = 0.0  # probability that a message is lost

@@ -11,14 +11,15 @@ from msgspec.structs import replace
 from tests.replication.replicated_cluster import NODES, TOPIC_ID, ReplicatedBroker, ReplicatedCluster, batches
 
 from headrace.base.errors import ErrorCode
+from headrace.base.metrics import Metrics
 from headrace.broker.replica_fetcher import Followed
 from headrace.metadata.image import Endpoint
 from headrace.protocol.messages.delete_records import DeleteRecordsRequest
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
 
 
-def run(seed: int, main: Callable[[ReplicatedCluster], Coroutine[Any, Any, None]]) -> None:
-    cluster = ReplicatedCluster(seed)
+def run(seed: int, main: Callable[[ReplicatedCluster], Coroutine[Any, Any, None]], **config: str) -> None:
+    cluster = ReplicatedCluster(seed, {name.replace("_", "."): value for name, value in config.items()})
 
     async def started() -> None:
         cluster.start()
@@ -37,7 +38,7 @@ def a_follower(cluster: ReplicatedCluster) -> ReplicatedBroker:
 
 
 def followed(broker: ReplicatedBroker) -> Followed:
-    ((_, one),) = broker.fetchers.followed()
+    (one,) = broker.fetchers.followed()
     return one
 
 
@@ -243,3 +244,35 @@ def test_a_parked_fetch_of_a_follower_does_not_make_it_look_alive() -> None:
         assert progress.caught_up_ms == before
 
     run(13, main)
+
+
+def test_the_lag_of_each_followed_partition_is_exported() -> None:
+    async def main(cluster: ReplicatedCluster) -> None:
+        leader, follower = cluster.leader, a_follower(cluster)
+        await cluster.produce(leader.node_id)
+        await cluster.until(cluster.is_in_sync)
+        metrics = Metrics()
+        follower.fetchers.export(metrics)
+        followed(follower).lag = 7
+        text = b"".join(part for section in metrics.texts for part in section()).decode()
+        thread = f"ReplicaFetcherThread-0-{leader.node_id}"
+        assert f'consumerlag{{clientid="{thread}",topic="t",partition="0"}} 7' in text
+        gauges = {family.name: gauge() for family in metrics for gauge in family.members.values() if callable(gauge)}
+        assert gauges["kafka_server_replicafetchermanager_maxlag"] == 7
+        assert gauges["kafka_server_replicafetchermanager_failedpartitionscount"] == 0
+        assert gauges["kafka_server_replicafetchermanager_minfetchrate"] > 0
+        assert follower.partition.traffic.replication_bytes_in > 0 < leader.partition.traffic.replication_bytes_out
+        assert leader.partition.traffic.bytes_out == 0
+
+    run(14, main)
+
+
+def test_with_flush_messages_acknowledged_records_are_on_the_disks_of_all_in_sync_replicas() -> None:
+    async def main(cluster: ReplicatedCluster) -> None:
+        for _ in range(10):
+            code, offset = await cluster.produce(cluster.leader.node_id, timeout_ms=5000)
+            assert code is ErrorCode.NONE
+            in_sync = [cluster.brokers[node].partition for node in cluster.leader.partition.isr]
+            assert all(partition.log.recovery_point > offset for partition in in_sync)
+
+    run(15, main, flush_messages="1")

@@ -167,3 +167,14 @@ def test_garbage_and_damaged_snapshots_raise_corrupt_data(data: bytes, position:
     good[position % len(good)] ^= 1 + position % 255
     with pytest.raises(CorruptData):
         decode_snapshot(bytes(good))
+
+
+def test_an_unknown_producer_starts_at_any_sequence_unless_its_batches_may_be_lost() -> None:
+    state = ProducerState()
+    assert state.check(header(5)) is None
+    state.must_start_at_zero = True
+    assert check_error_code(state, header(5)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert state.check(header(5), sequences=False) is None
+    assert state.check(header(0)) is None
+    state.appended(header(0, 5), 0, NOW_MS)
+    assert state.check(header(5)) is None

@@ -7,7 +7,6 @@ use a lane of their own: a connection beside the shared one.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from random import Random
 from typing import Any, Protocol
@@ -22,8 +21,6 @@ from headrace.protocol.apis import APIS
 from headrace.server.authority import OWN_NODE
 from headrace.server.context import Peer
 from headrace.server.frames import MessageHandler
-
-log = logging.getLogger(__name__)
 
 SHARED_LANE = ""
 # Errors of `request` without a response. KafkaError means that the broker has refused the login.
@@ -46,6 +43,7 @@ class BrokerLinks:
         listener: Callable[[], str],
         options: Callable[[], LinkOptions],
         random: Random,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         """Use `listener` and `options` when another broker is first contacted: a single broker need not configure them."""
         self._node_id = node_id
@@ -54,6 +52,7 @@ class BrokerLinks:
         self._listener = listener
         self._options = options
         self._random = random
+        self._loop = loop
         self._client_id = f"broker-{node_id}"
         self._peer = Peer("BROKER", "127.0.0.1", authority=OWN_NODE)
         self._links: dict[tuple[int, str], NodeLink] = {}
@@ -100,7 +99,7 @@ class BrokerLinks:
 
     def _close(self, node_id: int) -> None:
         for key in [key for key in self._links if key[0] == node_id]:
-            task = asyncio.ensure_future(self._links.pop(key).close())
+            task = self._loop.create_task(self._links.pop(key).close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 

@@ -1,8 +1,9 @@
 """Fetches the partitions that this broker follows from one other broker, in one task with one incremental fetch session.
 
 An error of one partition delays only that partition. A log that diverges from its leader's is truncated, and the recovery point is
-on disk BEFORE the next append. A batch that is corrupt is fetched once more; then its partition is reported as failed and fetched
-only now and then, because the leader's disk is probably damaged.
+on disk BEFORE the next append. With `flush.messages` a partition is fetched again only when its records are on disk. A batch that is
+corrupt is fetched once more; then its partition is reported as failed and fetched only now and then, because the leader's disk is
+probably damaged.
 """
 
 from __future__ import annotations
@@ -10,18 +11,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from msgspec import Struct
 
 from headrace.base.clock import Clock
 from headrace.base.errors import CorruptData, ErrorCode, HeadraceError, KafkaError
 from headrace.base.ids import NodeId, Uuid
+from headrace.base.metrics import Counter, RecentRate
 from headrace.broker.broker_channel import UNREACHABLE, BrokerChannel
 from headrace.client.consumer.fetching import known_code
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from headrace.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from headrace.replication.follower_session import FollowerSession, Key, Position, SessionRequest
 from headrace.replication.follower_state import FollowerState, Reaction, reaction_to
+from headrace.replication.group_commit import Synced
 from headrace.replication.partition import EARLIEST, LATEST, Partition
 from headrace.storage.append import UnexpectedBatch
 from headrace.storage.leader_epochs import EpochEnd
@@ -54,12 +58,13 @@ class FollowerIdentity(Struct, frozen=True):
 class Followed:
     """One partition that is fetched, with the lag that the last response showed."""
 
-    __slots__ = ("lag", "partition", "state")
+    __slots__ = ("lag", "partition", "state", "sync")
 
     def __init__(self, partition: Partition, backoff_ms: int) -> None:
         self.partition = partition
         self.state = FollowerState(partition.leader_epoch, backoff_ms)
         self.lag = 0  # offsets up to the leader's high watermark
+        self.sync: Synced | None = None  # what the next fetch waits for
 
     @property
     def is_current(self) -> bool:
@@ -86,7 +91,8 @@ class ReplicaFetcher:
         self._followed: dict[Key, Followed] = {}
         self._changed = asyncio.Event()
         self._is_reachable = True
-        self.responses = 0  # responses so far, for the rate of fetches
+        self.responses = Counter()
+        self.fetch_rate = RecentRate(self.responses, asyncio.get_running_loop().time)
 
     # --- which partitions
 
@@ -124,12 +130,31 @@ class ReplicaFetcher:
         return {
             key: one.position()
             for key, one in self._followed.items()
-            if one.is_current and one.state.is_due(now_ms) and one.partition.offline is None
+            if one.is_current and one.state.is_due(now_ms) and self._is_on_disk(one)
         }
+
+    def _is_on_disk(self, one: Followed) -> bool:
+        """Return whether the partition may be fetched again; otherwise fetch it when the sync is done."""
+        sync = one.partition.unsynced()
+        if sync is not None and sync is not one.sync:
+            sync.add_done_callback(partial(self._synced, one))
+        one.sync = sync
+        return sync is None
+
+    def _synced(self, one: Followed, sync: Synced) -> None:
+        if not sync.cancelled() and sync.result() is not None:
+            one.state.delay(self._identity.clock.now_ms())
+        if one.sync is sync:
+            one.sync = None
+        self._changed.set()
 
     def _next_due_s(self) -> float | None:
         now_ms = self._identity.clock.now_ms()
-        waiting = [one.state.delayed_until_ms for one in self._followed.values() if not one.state.is_waiting]
+        waiting = [
+            one.state.delayed_until_ms
+            for one in self._followed.values()
+            if one.is_current and not one.state.is_waiting and one.sync is None
+        ]
         return max(min(waiting) - now_ms, 1) / 1000 if waiting else None
 
     async def _pause(self, seconds: float | None) -> None:
@@ -166,7 +191,7 @@ class ReplicaFetcher:
             self._session.failed()
             await asyncio.sleep(0)
             return
-        self.responses += 1
+        self.responses.value += 1
         self._session.succeeded(response.session_id)
         await self._handle(response, sent)
 

@@ -13,6 +13,7 @@ from headrace.coordinators.partitioning import java_hash
 from headrace.observe.text_format import family, labels
 from headrace.replication.partition import Partition
 
+CLIENT_ID = "Replica"  # label of Kafka's metrics
 SERIES_MAX = 20_000  # followed partitions with series per scrape
 
 
@@ -82,30 +83,46 @@ class ReplicaFetchers:
 
     # --- metrics
 
-    def followed(self) -> list[tuple[int, Followed]]:
-        return [(fetcher.source, one) for fetcher, _ in self._fetchers.values() for one in fetcher.followed()]
+    def followed(self) -> list[Followed]:
+        return [one for fetcher, _ in self._fetchers.values() for one in fetcher.followed()]
 
     def export(self, metrics: Metrics) -> None:
         metrics.gauge(
             "kafka_server_replicafetchermanager_maxlag",
             "Largest number of records by which a followed partition is behind its leader.",
-            lambda: float(max((one.lag for _, one in self.followed()), default=0)),
+            lambda: float(max((one.lag for one in self.followed()), default=0)),
+            clientid=CLIENT_ID,
+        )
+        metrics.gauge(
+            "kafka_server_replicafetchermanager_minfetchrate",
+            "Fetches per second of the fetcher with the fewest, recently.",
+            lambda: min((fetcher.fetch_rate() for fetcher, _ in self._fetchers.values()), default=0.0),
+            clientid=CLIENT_ID,
         )
         metrics.gauge(
             "kafka_server_replicafetchermanager_failedpartitionscount",
             "Followed partitions whose leader sends corrupt batches.",
-            lambda: float(sum(one.state.is_failed for _, one in self.followed())),
+            lambda: float(sum(one.state.is_failed for one in self.followed())),
+            clientid=CLIENT_ID,
         )
         metrics.texts.append(self.expose)
 
     def expose(self) -> Iterator[bytes]:
         rows = [
-            (labels(brokerid=source, topic=one.partition.name.topic, partition=one.partition.name.partition), one.lag)
-            for source, one in self.followed()[:SERIES_MAX]
+            (
+                labels(
+                    clientid=f"ReplicaFetcherThread-{number}-{fetcher.source}",
+                    topic=one.partition.name.topic,
+                    partition=one.partition.name.partition,
+                ),
+                one.lag,
+            )
+            for (_, number), (fetcher, _) in self._fetchers.items()
+            for one in fetcher.followed()
         ]
         yield from family(
             "kafka_server_fetcherlagmetrics_consumerlag",
             "Records by which a followed partition is behind its leader.",
             "gauge",
-            rows,
+            rows[:SERIES_MAX],
         )

@@ -28,6 +28,7 @@ def make_links(
         lambda: inter_broker_listener(settings),
         lambda: inter_broker_link_options(settings, context.random),
         context.random,
+        context.loop,
     )
 
 

@@ -166,32 +166,29 @@ class LocalReplica:
     def _begin_term(self, assigned: PartitionState, now_ms: int) -> None:
         others = self._others()
         self._joining = frozenset()
-        self.followers = LeaderState(others, assigned.isr, now_ms) if others else None
-        self._in_sync = self._make_isr(assigned) if others else None
+        self._track_followers(assigned, now_ms)
         # The earlier leader may have lost batches of producers that this log has never seen.
         self.log.producers.must_start_at_zero = bool(others) and self.leader_epoch > 0
         self.term_began_ms = now_ms
 
     def _continue_term(self, assigned: PartitionState, now_ms: int) -> None:
-        others = self._others()
-        if not others:
-            self.followers = self._in_sync = None
-        elif self.followers is None or self._in_sync is None:  # the first follower was added
-            self.followers = LeaderState(others, assigned.isr, now_ms)
-            self._in_sync = self._make_isr(assigned)
+        others, recovering = self._others(), assigned.leader_recovery_state != RECOVERED
+        if self.followers is None or self._in_sync is None or not (others or recovering):
+            self._track_followers(assigned, now_ms)
         else:
             self.followers.assign(others)
-            recovering = assigned.leader_recovery_state != RECOVERED
             self._in_sync.published(assigned.isr, assigned.partition_epoch, recovering=recovering)
             self.isr = self._in_sync.members
 
-    def _make_isr(self, assigned: PartitionState) -> Isr:
-        return Isr(
-            self.node_id,
-            assigned.isr,
-            assigned.leader_epoch,
-            assigned.partition_epoch,
-            recovering=assigned.leader_recovery_state != RECOVERED,
+    def _track_followers(self, assigned: PartitionState, now_ms: int) -> None:
+        """Begin to track the followers; a leader without any does so only until it has reported that it recovered."""
+        others, recovering = self._others(), assigned.leader_recovery_state != RECOVERED
+        if not others and not recovering:
+            self.followers = self._in_sync = None
+            return
+        self.followers = LeaderState(others, assigned.isr, now_ms)
+        self._in_sync = Isr(
+            self.node_id, assigned.isr, assigned.leader_epoch, assigned.partition_epoch, recovering=recovering
         )
 
     def _others(self) -> tuple[int, ...]:
@@ -339,6 +336,13 @@ class LocalReplica:
         The result of the sync may be an error.
         """
         if self._held_from is None or offset < self._held_from:
+            return None
+        assert self.commit is not None
+        return self.commit.under_way or self.commit.sync()
+
+    def unsynced(self) -> Synced | None:
+        """Return the sync that a follower must wait for before it fetches again, which tells its leader that it has the records."""
+        if not self.waits_for_disk or self.log.log_end - self.log.recovery_point < self.log.config.flush_messages:
             return None
         assert self.commit is not None
         return self.commit.under_way or self.commit.sync()

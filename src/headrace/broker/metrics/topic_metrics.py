@@ -13,13 +13,15 @@ _COUNTERS = (
     ("bytesin_total", "bytes_in", "Bytes of record batches appended for producers."),
     ("bytesout_total", "bytes_out", "Bytes of record batches sent to consumers."),
     ("bytesrejected_total", "bytes_rejected", "Bytes of record batches larger than max.message.bytes."),
-    ("replicationbytesin_total", "replication_bytes_in", "Bytes of record batches appended as a follower."),
-    ("replicationbytesout_total", "replication_bytes_out", "Bytes of record batches sent to followers."),
     ("totalproducerequests_total", "produces", "Record batches that producers sent."),
     ("totalfetchrequests_total", "fetches", "Reads of partitions for fetch requests."),
     ("failedproducerequests_total", "failed_produces", "Record batches refused for a reason that a client cannot expect."),
     ("failedfetchrequests_total", "failed_fetches", "Reads that failed because the log could not be read."),
 )  # fmt: skip
+_TOTALS = (
+    ("replicationbytesin_total", "replication_bytes_in", "Bytes of record batches appended as a follower."),
+    ("replicationbytesout_total", "replication_bytes_out", "Bytes of record batches sent to followers."),
+)  # as in Kafka, not by topic
 
 
 class TopicMetrics:
@@ -35,3 +37,5 @@ class TopicMetrics:
             yield from family(
                 _PREFIX + name, help, "counter", ((row, getattr(counts, attribute)) for row, counts in rows)
             )
+        for name, attribute, help in _TOTALS:
+            yield from family(_PREFIX + name, help, "counter", [("", getattr(rows[0][1], attribute))])
