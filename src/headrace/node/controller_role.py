@@ -12,7 +12,6 @@ from headrace.api.admin.user_scram_credentials import ControllerScramApi
 from headrace.api.api_versions import ApiVersionsApi
 from headrace.api.controller.admin_requests import ControllerAdminApi
 from headrace.api.controller.broker_requests import ControllerApi
-from headrace.api.controller.foreign_brokers import ForeignBrokers
 from headrace.api.controller.quorum.describe import DescribeQuorumApi, Endpoints
 from headrace.api.controller.quorum.fetch import QuorumFetchApi
 from headrace.api.controller.quorum.membership import QuorumMembership
@@ -123,14 +122,14 @@ class ControllerRole:
 
     def _make_dispatcher(self, quorum: list[Api]) -> Dispatcher:
         context, node = self._machine.context, self._node
-        controller = ControllerApi(
+        controller = self._broker_requests = ControllerApi(
             lambda: self.runtime,
             self._clock,
             self._loop,
             lambda: self.dispatcher,
             context.state,
             self._authority,
-            ForeignBrokers(self._settings.node_id, self._loop.time),
+            (self._settings.text("inter.broker.listener.name") or "").upper(),
         )
         versions = ApiVersionsApi(
             lambda: table,
@@ -224,6 +223,7 @@ class ControllerRole:
     def _end(self) -> None:
         for task in self._tasks:
             task.cancel()
+        self._broker_requests.stop()
         for listener in self._listeners:
             listener.stop()
 

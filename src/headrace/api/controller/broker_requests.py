@@ -10,20 +10,27 @@ import ipaddress
 from collections.abc import Callable
 from typing import Any
 
-from headrace.api.controller.foreign_brokers import ForeignBrokers
+from headrace.api.controller.broker_connections import BrokerConnections
 from headrace.api.permissions import CLUSTER_ACTION, on_topics
 from headrace.api.topics.topic_permissions import hide_options, split_creations, split_deletions
 from headrace.base.clock import Clock
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import Uuid
 from headrace.broker.forwarding import decode_principal
+from headrace.controller.fast_fencing import FenceDeadBroker
+from headrace.metadata.image import Broker
 from headrace.metadata.state import ClusterState
 from headrace.protocol.apis import ApiKey
 from headrace.protocol.errors import DecodeError
 from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from headrace.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from headrace.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from headrace.protocol.messages.controller_registration import (
+    ControllerRegistrationRequest,
+    ControllerRegistrationResponse,
+)
 from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from headrace.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
@@ -53,6 +60,7 @@ class ControllerApi:
     """Handlers of a controller listener.
 
     `state` is the newest cluster state, to find topics by id. `authority` authorizes clients whose requests arrive in an Envelope.
+    `listener` is the one by which brokers reach each other.
     """
 
     def __init__(
@@ -63,7 +71,7 @@ class ControllerApi:
         dispatcher: Callable[[], FrameHandler],
         state: ClusterState,
         authority: Authority,
-        foreign_brokers: ForeignBrokers,
+        listener: str,
     ) -> None:
         self._runtime = runtime
         self._clock = clock
@@ -71,7 +79,18 @@ class ControllerApi:
         self._dispatcher = dispatcher
         self._state = state
         self._authority = authority
-        self._foreign_brokers = foreign_brokers
+        self._connections = BrokerConnections(self._find_active, self._fence_dead, listener, clock, loop)
+
+    def stop(self) -> None:
+        """Stop watching brokers, before the listeners close their connections."""
+        self._connections.stop()
+
+    def _find_active(self, broker_id: int) -> Broker | None:
+        broker = self._state.brokers.get(broker_id) if self._runtime().leading else None
+        return None if broker is None or broker.fenced else broker
+
+    def _fence_dead(self, request: FenceDeadBroker) -> None:
+        self._runtime().submit(request, self._clock.now_ms(), lambda fenced, error: None)
 
     def services(self) -> list[Service]:
         return [
@@ -82,24 +101,34 @@ class ControllerApi:
             Service(ApiKey.BROKER_HEARTBEAT, (0, 2), self.heartbeat, CLUSTER_ACTION),
             Service(ApiKey.ALLOCATE_PRODUCER_IDS, (0, 0), self.allocate_producer_ids, CLUSTER_ACTION),
             Service(ApiKey.ASSIGN_REPLICAS_TO_DIRS, (0, 0), self.assign_replicas_to_dirs, CLUSTER_ACTION),
+            Service(ApiKey.ALTER_PARTITION, (2, 3), self.alter_partition, CLUSTER_ACTION),
+            Service(ApiKey.CONTROLLER_REGISTRATION, (0, 0), self.register_controller, CLUSTER_ACTION),
         ]
 
     async def register(self, context: RequestContext, request: BrokerRegistrationRequest) -> Any:
-        return await self._decide_for_broker(context, request, BrokerRegistrationResponse)
+        return await self._decide_for_broker(request, BrokerRegistrationResponse)
 
     async def heartbeat(self, context: RequestContext, request: BrokerHeartbeatRequest) -> Any:
-        return await self._decide_for_broker(context, request, BrokerHeartbeatResponse)
+        response: BrokerHeartbeatResponse = await self._decide_for_broker(request, BrokerHeartbeatResponse)
+        if response.error_code == ErrorCode.NONE:
+            self._connections.watch(context.peer, request.broker_id)
+        return response
 
     async def allocate_producer_ids(self, context: RequestContext, request: AllocateProducerIdsRequest) -> Any:
-        return await self._decide_for_broker(context, request, AllocateProducerIdsResponse)
+        return await self._decide_for_broker(request, AllocateProducerIdsResponse)
 
     async def assign_replicas_to_dirs(self, context: RequestContext, request: AssignReplicasToDirsRequest) -> Any:
-        return await self._decide_for_broker(context, request, AssignReplicasToDirsResponse)
+        return await self._decide_for_broker(request, AssignReplicasToDirsResponse)
 
-    async def _decide_for_broker(self, context: RequestContext, request: Any, response: Any) -> Any:
-        refusal = self._foreign_brokers.refusal(context, request.broker_id)
-        if refusal is not None:
-            return response(error_code=refusal)
+    async def alter_partition(self, context: RequestContext, request: AlterPartitionRequest) -> Any:
+        return await self._decide_for_broker(request, AlterPartitionResponse)
+
+    async def register_controller(self, context: RequestContext, request: ControllerRegistrationRequest) -> Any:
+        return await self.decide(
+            request, lambda code, text: ControllerRegistrationResponse(error_code=code, error_message=text)
+        )
+
+    async def _decide_for_broker(self, request: Any, response: Any) -> Any:
         return await self.decide(request, lambda code, text: response(error_code=code))
 
     async def create_topics(self, context: RequestContext, request: CreateTopicsRequest) -> Any:
