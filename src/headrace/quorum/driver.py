@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.base.errors import CorruptData, ErrorCode, HeadraceError, KafkaError
-from headrace.base.ids import NodeId
+from headrace.base.ids import NO_NODE, NodeId
 from headrace.base.log_limit import LogLimit
 from headrace.metadata.records import METADATA_VERSION_MAX
 from headrace.quorum.fetched_batches import append_fetched
@@ -111,6 +111,7 @@ class QuorumDriver:
         self._download: asyncio.Task[None] | None = None
         self._leads = False  # whether subscribers count this node as the leader
         self._led_epoch = -1  # the epoch that subscribers were last told to lead
+        self._logged_role = (-1, NO_NODE, False)  # epoch, leader, and whether this node leads
         self._log_limit = LogLimit(LOG_LINES_PER_SECOND)
         self._on_appended: list[Callable[[int], None]] = []
         self._on_committed: list[Callable[[int], None]] = []
@@ -314,7 +315,12 @@ class QuorumDriver:
     def _role_changed(self, change: RoleChanged) -> None:
         if change.role is not Role.LEADER:
             self._lose()
-        log.info(
+        # Rounds of pre-votes without a result come and go; only what they change is news.
+        news = (change.epoch, change.leader, change.role is Role.LEADER)
+        level = logging.DEBUG if news == self._logged_role else logging.INFO
+        self._logged_role = news
+        log.log(
+            level,
             "this node is %s in epoch %d of the metadata quorum, whose leader is %s",
             change.role.value,
             change.epoch,
