@@ -27,6 +27,7 @@ from headrace.controller.metrics import ControllerMetrics
 from headrace.metadata.image import Image
 from headrace.metadata.state import KRAFT_VERSION
 from headrace.node.context import NodeContext
+from headrace.node.controller_registration import ControllerRegistration
 from headrace.node.feature_levels import SUPPORTED_FEATURES
 from headrace.node.formatting import read_bootstrap
 from headrace.node.listeners import open_listeners
@@ -104,6 +105,8 @@ class ControllerRole:
             node.loop,
         )
         self.dispatcher = self._make_dispatcher(quorum)
+        # Only other nodes need to know where this controller is.
+        self._registration = None if settings.is_alone else ControllerRegistration(node, self, self._endpoints)
         node.metrics.texts.append(ControllerMetrics(context, lambda: self.driver.is_leader).expose)
 
     @property
@@ -173,6 +176,8 @@ class ControllerRole:
         log.info("joining the metadata quorum of the voters %s", voters)
         self.driver.start()
         await self._until_ready()
+        if self._registration is not None:
+            self._tasks.append(self._loop.create_task(self._registration.run()))
 
     async def _until_ready(self) -> None:
         waited_for = [self._standby.ready, self.driver.failed]
@@ -212,11 +217,15 @@ class ControllerRole:
         """Give up leadership, if this node has it, and close the log."""
         self.driver.resign()
         self._end()
+        if self._registration is not None:
+            await self._registration.close()
         await self._snapshotter.stop()
         await self.driver.stop()
 
     def kill(self) -> None:
         self._end()
+        if self._registration is not None:
+            self._registration.abort()
         self._snapshotter.cancel()
         self.driver.abandon()
 
