@@ -120,7 +120,7 @@ class ControllerRole:
             QuorumFetchApi(membership, self._loop),
             VotesApi(membership),
             FetchSnapshotApi(membership, snapshots, self._loop),
-            DescribeQuorumApi(self.driver, self._endpoints, self._clock),
+            DescribeQuorumApi(self.driver, self._voter_endpoints, self._clock),
         ]
 
     def _make_dispatcher(self, quorum: list[Api]) -> Dispatcher:
@@ -146,7 +146,7 @@ class ControllerRole:
                 *quorum,
                 controller,
                 ControllerAdminApi(controller.decide),
-                ControllerClusterApi(self._settings.node_id, node.cluster_id, self._endpoints),
+                ControllerClusterApi(lambda: self.leader, node.cluster_id, self._voter_endpoints),
                 ControllerAclsApi(lambda: committed_acls(context).values(), controller.decide, self._authorizer),
                 ControllerScramApi(context.committed_scram, controller.decide),
                 SaslApi(),
@@ -206,6 +206,14 @@ class ControllerRole:
             listener.name: (listener.host or self._settings.host_name, ports.get(listener.name, listener.port))
             for listener in self._settings.controller_listeners
         }
+
+    def _voter_endpoints(self) -> dict[NodeId, Endpoints]:
+        """Return the addresses of all voters; those of this node as its listeners are bound."""
+        found: dict[NodeId, Endpoints] = {
+            voter.key.id: {name: (host, port) for name, host, port in voter.endpoints}
+            for voter in self.driver.raft.voters.voters
+        }
+        return found | {self._settings.node_id: self._endpoints()}
 
     async def _tick(self) -> None:
         while True:

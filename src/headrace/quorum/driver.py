@@ -207,10 +207,6 @@ class QuorumDriver:
         self._appended()
         return end - 1
 
-    def change_voters(self, change: Callable[[int], list[Effect]]) -> None:
-        """Start a change of the voters: `change` is called with the time in ms and may raise KafkaError."""
-        self._run(change(self.now_ms()))
-
     # --- time
 
     def now_ms(self) -> int:

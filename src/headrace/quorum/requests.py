@@ -37,6 +37,7 @@ class Sender(Struct, frozen=True):
     endpoints: tuple[Endpoint, ...] = ()
     fetch_bytes_max: int = 1 << 20  # controller.quorum.fetch.max.bytes
     snapshot_bytes_max: int = 1 << 20  # controller.quorum.fetch.snapshot.max.bytes
+    fetch_wait_ms: int = FETCH_WAIT_MS  # how long a leader may hold a fetch for which it has nothing new
 
 
 def encode(request: raft.Request, to: NodeId, sender: Sender, voters: VoterSet, high_watermark: int) -> Any:
@@ -112,7 +113,7 @@ def _encode_fetch(request: raft.FetchRequest, sender: Sender, high_watermark: in
     return FetchRequest(
         cluster_id=sender.cluster_id,
         replica_state=FetchRequest.ReplicaState(replica_id=request.replica.id),
-        max_wait_ms=FETCH_WAIT_MS,
+        max_wait_ms=sender.fetch_wait_ms,
         max_bytes=sender.fetch_bytes_max,
         topics=[FetchRequest.FetchTopic(topic_id=METADATA_TOPIC_ID, partitions=[partition])],
     )
