@@ -14,7 +14,7 @@ import pytest
 from tests.node.controllers import LOOPBACK, Controllers
 
 from headrace.base.errors import ConfigError, ErrorCode
-from headrace.base.ids import METADATA_TOPIC, METADATA_TOPIC_ID
+from headrace.base.ids import METADATA_TOPIC, METADATA_TOPIC_ID, NodeId, Uuid
 from headrace.client.wire.connection import Connection
 from headrace.metadata.image import BROKER_CONFIG
 from headrace.node.node import Node
@@ -24,7 +24,10 @@ from headrace.protocol.messages.end_quorum_epoch import EndQuorumEpochRequest
 from headrace.protocol.messages.fetch import FetchRequest
 from headrace.protocol.messages.stored.metadata_cluster import FeatureLevelRecord
 from headrace.protocol.messages.vote import VoteRequest
-from headrace.raft.voters import VoterSet
+from headrace.quorum.snapshots import SnapshotFiles, SnapshotId, snapshot_batches
+from headrace.quorum.voter_records import VoterRecords
+from headrace.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
+from headrace.storage.disk import DiskFiles
 
 FAILOVER_S_MAX = 2.0
 
@@ -253,6 +256,38 @@ def test_a_broker_without_a_controller_joins_and_controllers_without_brokers_ser
         observers = quorum.nodes[leader].controller.driver.raft.leading.observers
         await quorum.until(lambda: [key.id for key in observers(VoterSet.of_ids(1, 2, 3))] == [10])
         await node.stop()
+        await quorum.stop()
+
+    asyncio.run(run())
+
+
+def test_voters_that_format_has_written_to_the_log_form_a_dynamic_quorum(tmp_path: Path) -> None:
+    async def run() -> None:
+        quorum = Controllers(tmp_path)
+        bootstrap = ",".join(f"{LOOPBACK}:{port}" for port in quorum.ports.values())
+        options = {"controller.quorum.voters": "", "controller.quorum.bootstrap.servers": bootstrap}
+        voters = VoterSet(
+            Voter(ReplicaKey(NodeId(node_id), Uuid(bytes([node_id]) * 16)), (Endpoint("CONTROLLER", LOOPBACK, port),))
+            for node_id, port in quorum.ports.items()
+        )
+        for node_id in quorum.ports:
+            directory = f"{quorum.settings(node_id).metadata_dir}/{METADATA_TOPIC}-0"
+            Path(directory).mkdir()
+            batches = snapshot_batches([], 0, 1, last_timestamp=1, control=VoterRecords(1, voters).control())
+            SnapshotFiles(DiskFiles(), directory).write(SnapshotId(0, 0), batches)
+        await quorum.start(**options)
+        first = await quorum.until_leader()
+        await quorum.write(3)
+        await quorum.kill(first)
+        await quorum.until_leader()
+        await quorum.start(first, **options)
+        await quorum.until_equal()
+        assert_same_logs(quorum)
+        for node in quorum.nodes.values():
+            raft = node.controller.driver.raft
+            assert raft.kraft_version == 1 and raft.voters == voters and raft.key == voters.get(raft.key.id).key
+            state = Path(node.settings.metadata_dir, f"{METADATA_TOPIC}-0", "quorum-state").read_text()
+            assert '"data_version":1' in state
         await quorum.stop()
 
     asyncio.run(run())

@@ -106,7 +106,8 @@ class ControllerRole:
         )
         self.dispatcher = self._make_dispatcher(quorum)
         # Only other nodes need to know where this controller is.
-        self._registration = None if settings.is_alone else ControllerRegistration(node, self, self._endpoints)
+        is_alone = self.driver.raft.voters.ids == [settings.node_id]
+        self._registration = None if is_alone else ControllerRegistration(node, self, self._endpoints)
         node.metrics.texts.append(ControllerMetrics(context, lambda: self.driver.is_leader).expose)
 
     @property
