@@ -162,3 +162,18 @@ def test_a_quorum_that_becomes_dynamic_keeps_the_directory_of_its_vote(tmp_path:
     state = ElectionState(4, voted_for=ReplicaKey(NodeId(2), Uuid(b"d" * 16)))
     store.save(state)
     assert store.load() == state
+
+
+def test_a_vote_that_reaches_the_disk_while_the_node_stops_elects_nobody(tmp_path: Path) -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        driver = open_driver(tmp_path, loop)
+        driver.start()
+        await driver.stop()
+        assert driver.log.end_offset == 0 and not driver.is_leader
+        driver = open_driver(tmp_path, loop)
+        await lead(driver)
+        assert driver.raft.epoch == 2 and driver.log.end_offset == 1
+        await driver.stop()
+
+    asyncio.run(run())

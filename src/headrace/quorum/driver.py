@@ -431,8 +431,8 @@ class QuorumDriver:
         def synced(end_offset: int) -> list[Effect]:
             self._syncing = False
             self.log.log.synced(plan)
-            effects = self.raft.persisted(end_offset, generation, self.now_ms()) if not self._stopped else []
-            if not self._stopped and (generation != self._generation or self.log.end_offset > end_offset):
+            effects = self.raft.persisted(end_offset, generation, self.now_ms())
+            if generation != self._generation or self.log.end_offset > end_offset:
                 effects.append(Persist(self.log.end_offset, self._generation))
             return effects
 
@@ -446,10 +446,12 @@ class QuorumDriver:
             if future.cancelled():
                 return
             error = future.exception()
-            if error is None:
-                self._run(then(argument))
-            else:
+            if error is not None:
                 self.fail(error)
+                return
+            effects = then(argument)
+            if not self._stopped:
+                self._run(effects)
 
         self._loop.run_in_executor(None, work).add_done_callback(done)
 
