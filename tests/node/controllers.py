@@ -34,22 +34,33 @@ TIMES = {
 
 
 class Controllers:
-    """A quorum of controllers with ids from 1 on. `start`, `stop` and `kill` take the ids."""
+    """A quorum of controllers with ids from 1 on, which may be brokers too. `start`, `stop` and `kill` take the ids."""
 
-    def __init__(self, directory: Path, count: int = 3, *, cluster_ids: dict[int, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        count: int = 3,
+        *,
+        are_brokers: bool = False,
+        cluster_ids: dict[int, str] | None = None,
+    ) -> None:
+        self.broker_ports = {node_id: free_port() for node_id in range(1, count + 1)} if are_brokers else {}
         self.ports = {node_id: free_port() for node_id in range(1, count + 1)}
         self.nodes: dict[int, Node] = {}
         self._directory = directory
         for node_id in self.ports:
-            self._format(self.settings(node_id), (cluster_ids or {}).get(node_id, CLUSTER_ID))
+            self.format(self.settings(node_id), (cluster_ids or {}).get(node_id, CLUSTER_ID))
 
     def settings(self, node_id: int, **options: str) -> Settings:
+        own = {"process.roles": "controller", "listeners": f"CONTROLLER://{LOOPBACK}:{self.ports[node_id]}"}
+        if node_id in self.broker_ports:
+            own["process.roles"] = "broker,controller"
+            own["listeners"] += f",PLAINTEXT://{LOOPBACK}:{self.broker_ports[node_id]}"
         voters = ",".join(f"{one}@{LOOPBACK}:{port}" for one, port in self.ports.items())
         return make_settings(
             {
-                "process.roles": "controller",
+                **own,
                 "node.id": str(node_id),
-                "listeners": f"CONTROLLER://{LOOPBACK}:{self.ports[node_id]}",
                 "controller.listener.names": "CONTROLLER",
                 "controller.quorum.voters": voters,
                 "log.dirs": str(self._directory / f"node-{node_id}"),
@@ -60,7 +71,7 @@ class Controllers:
             single_node=False,
         )
 
-    def _format(self, settings: Settings, cluster_id: str) -> None:
+    def format(self, settings: Settings, cluster_id: str = CLUSTER_ID) -> None:
         for path in settings.log_dirs:
             Path(path).mkdir(parents=True, exist_ok=True)
         log_dirs = open_log_dirs(DiskFiles(), settings.log_dirs)
@@ -107,6 +118,12 @@ class Controllers:
     async def until_leader(self, seconds: float = WAIT_S_MAX) -> int:
         await self.until(lambda: self.leader > 0, seconds)
         return self.leader
+
+    async def until_registered(self) -> None:
+        """Wait until the active controller knows all controllers, so that nothing is written any more."""
+        await self.until_leader()
+        state = self.nodes[self.leader].controller._machine.context.committed_state
+        await self.until(lambda: len(state().controllers) == len(self.ports))
 
     async def until_equal(self) -> None:
         """Wait until all running nodes have the same committed log."""

@@ -14,7 +14,7 @@ import pytest
 from tests.node.controllers import LOOPBACK, Controllers
 
 from headrace.base.errors import ConfigError, ErrorCode
-from headrace.base.ids import METADATA_TOPIC, METADATA_TOPIC_ID
+from headrace.base.ids import METADATA_TOPIC, METADATA_TOPIC_ID, NodeId, Uuid
 from headrace.client.wire.connection import Connection
 from headrace.metadata.image import BROKER_CONFIG
 from headrace.node.node import Node
@@ -24,6 +24,10 @@ from headrace.protocol.messages.end_quorum_epoch import EndQuorumEpochRequest
 from headrace.protocol.messages.fetch import FetchRequest
 from headrace.protocol.messages.stored.metadata_cluster import FeatureLevelRecord
 from headrace.protocol.messages.vote import VoteRequest
+from headrace.quorum.snapshots import SnapshotFiles, SnapshotId, snapshot_batches
+from headrace.quorum.voter_records import VoterRecords
+from headrace.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
+from headrace.storage.disk import DiskFiles
 
 FAILOVER_S_MAX = 2.0
 
@@ -32,7 +36,7 @@ def run_quorum(directory: Path, work: Callable[[Controllers], Awaitable[None]]) 
     async def run() -> None:
         quorum = Controllers(directory)
         await quorum.start()
-        await quorum.until_leader()
+        await quorum.until_registered()
         try:
             await work(quorum)
         finally:
@@ -92,6 +96,16 @@ def test_standbys_have_the_state_of_the_leader_and_refuse_its_requests(tmp_path:
             assert node.controller.leader == leader and node.health()["ok"]
             code = await quorum.create_topic(node_id, "t")
             assert code == (ErrorCode.INVALID_REPLICATION_FACTOR if node_id == leader else ErrorCode.NOT_CONTROLLER)
+
+    run_quorum(tmp_path, work)
+
+
+def test_controllers_register_with_the_active_one(tmp_path: Path) -> None:
+    async def work(quorum: Controllers) -> None:
+        contexts = [node.controller._machine.context for node in quorum.nodes.values()]
+        await quorum.until(lambda: all(len(context.committed_state().controllers) == 3 for context in contexts))
+        found = contexts[0].committed_state().controllers
+        assert {node_id: record.end_points[0].port for node_id, record in found.items()} == quorum.ports
 
     run_quorum(tmp_path, work)
 
@@ -194,6 +208,86 @@ def test_a_voter_of_another_cluster_is_refused(tmp_path: Path) -> None:
         assert not stranger.done()
         stranger.cancel()
         await asyncio.gather(stranger, return_exceptions=True)
+        await quorum.stop()
+
+    asyncio.run(run())
+
+
+def test_three_combined_nodes_form_a_cluster_and_survive_the_loss_of_the_leader(tmp_path: Path) -> None:
+    async def run() -> None:
+        quorum = Controllers(tmp_path, are_brokers=True)
+        await quorum.start()
+        first = await quorum.until_leader()
+        assert all(node.health()["ok"] for node in quorum.nodes.values())
+        await quorum.kill(first)
+        second = await quorum.until_leader()
+        assert second != first
+        await quorum.start(first)
+        await quorum.until(lambda: all(node.health()["ok"] for node in quorum.nodes.values()))
+        brokers = quorum.nodes[first].broker.image.brokers
+        assert sorted(brokers) == [1, 2, 3]
+        voters = quorum.nodes[second].controller.driver.raft.leading.observers(VoterSet.of_ids(1, 2, 3))
+        assert voters == {}  # the brokers of combined nodes are no replicas of their own
+        for node_id in list(quorum.nodes):
+            await quorum.kill(node_id)
+
+    asyncio.run(run())
+
+
+def test_a_broker_without_a_controller_joins_and_controllers_without_brokers_serve_it(tmp_path: Path) -> None:
+    async def run() -> None:
+        quorum = Controllers(tmp_path)
+        await quorum.start()
+        await quorum.until_leader()
+        options = {
+            "process.roles": "broker",
+            "node.id": "10",
+            "listeners": f"PLAINTEXT://{LOOPBACK}:0",
+            "advertised.listeners": "",
+            "log.dirs": str(tmp_path / "broker"),
+        }
+        settings = quorum.settings(1, **options)
+        quorum.format(settings)
+        node = await Node.start(settings, quorum.node_ports())
+        assert node.controller is None and list(node.ports) == ["PLAINTEXT"] and node.health()["ok"]
+        await quorum.kill(quorum.leader)
+        leader = await quorum.until_leader()
+        await quorum.until(lambda: 10 in quorum.nodes[leader].controller._machine.context.committed_state().brokers)
+        observers = quorum.nodes[leader].controller.driver.raft.leading.observers
+        await quorum.until(lambda: [key.id for key in observers(VoterSet.of_ids(1, 2, 3))] == [10])
+        await node.stop()
+        await quorum.stop()
+
+    asyncio.run(run())
+
+
+def test_voters_that_format_has_written_to_the_log_form_a_dynamic_quorum(tmp_path: Path) -> None:
+    async def run() -> None:
+        quorum = Controllers(tmp_path)
+        bootstrap = ",".join(f"{LOOPBACK}:{port}" for port in quorum.ports.values())
+        options = {"controller.quorum.voters": "", "controller.quorum.bootstrap.servers": bootstrap}
+        voters = VoterSet(
+            Voter(ReplicaKey(NodeId(node_id), Uuid(bytes([node_id]) * 16)), (Endpoint("CONTROLLER", LOOPBACK, port),))
+            for node_id, port in quorum.ports.items()
+        )
+        for node_id in quorum.ports:
+            directory = f"{quorum.settings(node_id).metadata_dir}/{METADATA_TOPIC}-0"
+            Path(directory).mkdir()
+            batches = snapshot_batches([], 0, 1, last_timestamp=1, control=VoterRecords(1, voters).control())
+            SnapshotFiles(DiskFiles(), directory).write(SnapshotId(0, 0), batches)
+        await quorum.start(**options)
+        first = await quorum.until_leader()
+        await quorum.write(3)
+        await quorum.kill(first)
+        await quorum.until_leader()
+        await quorum.start(first, **options)
+        await quorum.until_equal()
+        assert_same_logs(quorum)
+        for node in quorum.nodes.values():
+            raft = node.controller.driver.raft
+            assert raft.kraft_version == 1 and raft.voters == voters and raft.key == voters.get(raft.key.id).key
+            state = Path(node.settings.metadata_dir, f"{METADATA_TOPIC}-0", "quorum-state").read_text()
+            assert '"data_version":1' in state
         await quorum.stop()
 
     asyncio.run(run())

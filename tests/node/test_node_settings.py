@@ -108,6 +108,44 @@ def test_invalid_settings_are_named_in_the_error(setting: str, reported: str) ->
         read_settings(None, flags)
 
 
+VOTERS = "controller.quorum.voters=1@a:9093,2@b:9093,3@[::1]:9093"
+
+
+def test_a_controller_has_no_listeners_for_clients_and_a_broker_none_for_controllers() -> None:
+    listeners = ["listeners=CONTROLLER://localhost:9093", "controller.listener.names=CONTROLLER"]
+    settings = read_settings(None, [VOTERS, "process.roles=controller", *listeners])
+    assert settings.is_controller and not settings.is_broker and not settings.is_alone
+    assert settings.broker_listeners == settings.advertised == ()
+    assert [listener.name for listener in settings.controller_listeners] == ["CONTROLLER"]
+    assert settings.quorum_voters == {1: ("a", 9093), 2: ("b", 9093), 3: ("::1", 9093)}
+    flags = ["process.roles=broker", "node.id=7", "listeners=PLAINTEXT://localhost:9092", "controller.listener.names=C"]
+    settings = read_settings(None, [VOTERS, *flags])
+    assert settings.is_broker and not settings.is_controller and not settings.is_alone
+    assert settings.controller_listeners == ()
+    settings = read_settings(None, ["controller.quorum.bootstrap.servers=a:1,[::1]:2", *flags])
+    assert settings.quorum_voters == {} and settings.bootstrap_controllers == (("a", 1), ("::1", 2))
+
+
+@pytest.mark.parametrize(
+    ("flags", "reported"),
+    [
+        ([VOTERS, "process.roles=broker", "listeners=PLAINTEXT://localhost:9092"], "must not be one of the voters"),
+        (["process.roles=broker", "listeners=PLAINTEXT://localhost:9092"], "controller.quorum.bootstrap.servers"),
+        ([VOTERS, "node.id=4"], "must be one of the voters"),
+        ([VOTERS, "listeners=PLAINTEXT://localhost:9092"], "the other controllers need a listener"),
+        ([VOTERS, "process.roles=controller", "listeners=PLAINTEXT://localhost:9092"], "one of the listeners of this"),
+    ],
+)
+def test_roles_voters_and_listeners_must_fit_together(flags: list[str], reported: str) -> None:
+    names = (
+        []
+        if any(flag.startswith("controller.listener") for flag in flags)
+        else ["controller.listener.names=CONTROLLER"]
+    )
+    with pytest.raises(ConfigError, match=reported):
+        read_settings(None, [*flags, *names])
+
+
 def test_an_invalid_value_is_reported_with_its_origin() -> None:
     with pytest.raises(ConfigError, match=r"num\.partitions='x' is not allowed.*\(HEADRACE_NUM_PARTITIONS\)"):
         read_settings(None, [], {"HEADRACE_NUM_PARTITIONS": "x"})

@@ -146,3 +146,34 @@ def test_the_vote_is_stored_in_kafkas_quorum_state_format(tmp_path: Path, kraft_
         if garbage != text:
             with pytest.raises(CorruptData, match="quorum-state"):
                 store.load()
+
+
+def test_quorum_state_of_static_voters_lists_them_all_in_kafkas_order(tmp_path: Path) -> None:
+    store = ElectionStore(DiskFiles(), str(tmp_path), [NodeId(3), NodeId(1), NodeId(2)])
+    store.save(ElectionState(4, NodeId(2)))
+    text = (tmp_path / "quorum-state").read_text()
+    assert '"currentVoters":[{"voterId":1},{"voterId":2},{"voterId":3}]' in text and '"votedId":-1' in text
+    assert store.load() == ElectionState(4, NodeId(2))
+
+
+def test_a_quorum_that_becomes_dynamic_keeps_the_directory_of_its_vote(tmp_path: Path) -> None:
+    store = ElectionStore(DiskFiles(), str(tmp_path), VOTER_IDS)
+    store.kraft_version = 1
+    state = ElectionState(4, voted_for=ReplicaKey(NodeId(2), Uuid(b"d" * 16)))
+    store.save(state)
+    assert store.load() == state
+
+
+def test_a_vote_that_reaches_the_disk_while_the_node_stops_elects_nobody(tmp_path: Path) -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        driver = open_driver(tmp_path, loop)
+        driver.start()
+        await driver.stop()
+        assert driver.log.end_offset == 0 and not driver.is_leader
+        driver = open_driver(tmp_path, loop)
+        await lead(driver)
+        assert driver.raft.epoch == 2 and driver.log.end_offset == 1
+        await driver.stop()
+
+    asyncio.run(run())

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 from testkit.raft.memory_log import Entry, MemoryLog, Snapshot
-from tests.raft.raft_harness import NodeHarness, replies, requests
+from tests.raft.raft_harness import TIMEOUTS, NodeHarness, replies, requests
 
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import NodeId
 from headrace.raft.effects import AppendFetched, Committed, FetchSnapshot, Persist, Rejected, Truncate
 from headrace.raft.log_view import Divergence, LogPoint, NeedsSnapshot, compare_with_leader, truncation_offset
-from headrace.raft.messages import BeginQuorumEpochRequest, FetchRequest, FetchResponse
+from headrace.raft.messages import BeginQuorumEpochRequest, FetchRequest, FetchResponse, VoteRequest, VoteResponse
 from headrace.raft.roles import Role
 from headrace.raft.voters import ReplicaKey, VoterSet
 
@@ -41,6 +41,12 @@ def following(*epochs: int, high_watermark: int = 0) -> NodeHarness:
     if high_watermark:
         harness.step(FetchResponse(LEADER, 9, LEADER, harness.log.end_offset, high_watermark))
     return harness
+
+
+def is_granted(harness: NodeHarness, request: VoteRequest) -> bool:
+    [response] = replies(harness.step(request))
+    assert isinstance(response, VoteResponse)
+    return response.granted
 
 
 def test_a_record_commits_once_a_majority_has_it_on_disk() -> None:
@@ -192,6 +198,55 @@ def test_a_refused_fetch_is_sent_again() -> None:
     assert requests(harness.wait(1000)) == []
     harness.step(FetchResponse(LEADER, 9, LEADER, 1, error=ErrorCode.UNKNOWN_SERVER_ERROR))
     assert [to for to, _ in requests(harness.wait(500))] == [2]
+
+
+def test_a_follower_campaigns_early_if_the_leader_refuses_connections_and_no_voter_can_reach_it() -> None:
+    harness = following(1)
+    request = FetchRequest(harness.node.key, 9, 1, 1)
+    assert harness.node.unanswered(LEADER, request, harness.now_ms, is_refused=False) == []
+    assert [to for to, _ in requests(harness.wait(TIMEOUTS.retry_ms))] == [2]
+    harness.node.unanswered(LEADER, request, harness.now_ms, is_refused=True)
+    harness.wait(TIMEOUTS.election_ms // 10)
+    assert harness.node.role is Role.PROSPECTIVE and harness.node.epoch == 9
+    other = following(1, high_watermark=1)
+    pre_vote = VoteRequest(9, ReplicaKey(NodeId(3)), LogPoint(1, 1), True)
+    assert not is_granted(other, pre_vote)
+    other.node.unanswered(LEADER, request, other.now_ms, is_refused=True)
+    assert is_granted(other, pre_vote)
+
+
+def test_requests_to_others_than_the_leader_may_stay_unanswered() -> None:
+    harness = following(1)
+    request = FetchRequest(harness.node.key, 9, 1, 1)
+    assert harness.node.unanswered(NodeId(3), request, harness.now_ms, is_refused=True) == []
+    begin = BeginQuorumEpochRequest(9, LEADER)
+    assert harness.node.unanswered(LEADER, begin, harness.now_ms, is_refused=True) == []
+    assert harness.node.role is Role.FOLLOWER
+
+
+def test_a_divergence_where_the_log_ends_is_refused() -> None:
+    harness = following(1, 2)
+    [rejected] = harness.step(FetchResponse(LEADER, 9, LEADER, 2, diverging=LogPoint(2, 5)))
+    assert isinstance(rejected, Rejected)
+
+
+def test_a_truncation_that_removes_a_whole_batch_leaves_less_that_is_durable() -> None:
+    harness = following(1, 2, 2, 2)
+    harness.step(FetchResponse(LEADER, 9, LEADER, 4, diverging=LogPoint(2, 3)))
+    harness.log.truncate(1)
+    harness.node.truncated(1)
+    harness.log.append(Entry(9, 5))
+    assert requests(harness.node.persisted(1, 1, harness.now_ms)) == []
+    assert [to for to, _ in requests(harness.node.persisted(2, 1, harness.now_ms))] == [2]
+
+
+def test_a_reader_without_an_id_reads_the_log_but_does_not_count() -> None:
+    harness = NodeHarness(1, 2, 3)
+    harness.lead()
+    harness.persist()
+    [reply] = replies(harness.step(FetchRequest(ReplicaKey(NodeId(-1)), harness.node.epoch, 1, harness.node.epoch)))
+    assert reply.error is ErrorCode.NONE and harness.node.high_watermark == 0
+    assert harness.node.leading.observers(harness.node.voters) == {}
 
 
 def test_an_installed_snapshot_replaces_the_log_and_its_voters() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from functools import cache
 
 from msgspec.structs import replace
 
@@ -17,8 +16,7 @@ from headrace.base.ids import NO_NODE, new_uuid
 from headrace.broker.authorization import AclPublisher, find_credential
 from headrace.broker.background import Background, Intervals
 from headrace.broker.client_telemetry import ClientTelemetry
-from headrace.broker.controller_channel import OwnController, QuorumChannel
-from headrace.broker.controller_discovery import ControllerDiscovery
+from headrace.broker.controller_channel import OwnController
 from headrace.broker.directory_assignments import DirectoryAssignments
 from headrace.broker.dynamic_options import PRODUCER_EXPIRY, DynamicOptions
 from headrace.broker.forwarding import Forwarding
@@ -31,17 +29,16 @@ from headrace.broker.observer import MetadataObserver
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.registration import BrokerIdentity, HeartbeatTimes, Registration
 from headrace.broker.topic_creation import TopicCreation
-from headrace.client.wire.node_link import NodeLink
 from headrace.coordinators.internal_topics import internal_topics
 from headrace.metadata.image import Image
 from headrace.metadata.loader import MetadataLoader, Publisher
 from headrace.metadata.records import CORDONED_LEVEL
 from headrace.metadata.state import KRAFT_VERSION, METADATA_VERSION
 from headrace.node.broker_apis import BrokerParts, make_broker_apis
+from headrace.node.channel_wiring import make_controller_channel
 from headrace.node.context import NodeContext
 from headrace.node.coordinator_wiring import Coordinators
 from headrace.node.feature_levels import SUPPORTED_FEATURES
-from headrace.node.link_options import controller_link_options
 from headrace.node.listeners import open_listeners
 from headrace.node.replication_wiring import Replication, make_links
 from headrace.node.security import SecurityOfListeners, authority_of, make_authorizer
@@ -76,7 +73,7 @@ class BrokerRole:
         self._loop = context.loop
         self._listeners: list[Listener] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self._channel = _make_channel(context, own)
+        self._channel = make_controller_channel(context, own)
         self._options = DynamicOptions(settings.values, settings.explicit, settings.node_id)
         self.replicas = _make_replicas(context, directories, self._options)
         self._forwarding = Forwarding(self._channel)
@@ -324,24 +321,6 @@ class BrokerRole:
     def _cancel(self) -> None:
         for task in self._tasks:
             task.cancel()
-
-
-def _make_channel(context: NodeContext, own: OwnController | None) -> QuorumChannel:
-    settings = context.settings
-    voters = dict(settings.quorum_voters)
-    if own is not None:
-        voters.pop(settings.node_id, None)
-    # A controller in the same process may never need links, so their options are checked only if other nodes are sure to be asked.
-    options = cache(lambda: controller_link_options(settings, context.random))
-    if own is None or voters:
-        options()
-    return QuorumChannel(
-        settings.node_id,
-        own,
-        ControllerDiscovery(voters, settings.bootstrap_controllers),
-        lambda address: NodeLink(address, options(), context.random),
-        context.random,
-    )
 
 
 def _make_replicas(context: NodeContext, directories: Directories, options: DynamicOptions) -> Replicas:

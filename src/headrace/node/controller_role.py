@@ -27,6 +27,7 @@ from headrace.controller.metrics import ControllerMetrics
 from headrace.metadata.image import Image
 from headrace.metadata.state import KRAFT_VERSION
 from headrace.node.context import NodeContext
+from headrace.node.controller_registration import ControllerRegistration
 from headrace.node.feature_levels import SUPPORTED_FEATURES
 from headrace.node.formatting import read_bootstrap
 from headrace.node.listeners import open_listeners
@@ -104,6 +105,9 @@ class ControllerRole:
             node.loop,
         )
         self.dispatcher = self._make_dispatcher(quorum)
+        # Only other nodes need to know where this controller is.
+        is_alone = self.driver.raft.voters.ids == [settings.node_id]
+        self._registration = None if is_alone else ControllerRegistration(node, self, self._endpoints)
         node.metrics.texts.append(ControllerMetrics(context, lambda: self.driver.is_leader).expose)
 
     @property
@@ -117,7 +121,7 @@ class ControllerRole:
             QuorumFetchApi(membership, self._loop),
             VotesApi(membership),
             FetchSnapshotApi(membership, snapshots, self._loop),
-            DescribeQuorumApi(self.driver, self._endpoints, self._clock),
+            DescribeQuorumApi(self.driver, self._voter_endpoints, self._clock),
         ]
 
     def _make_dispatcher(self, quorum: list[Api]) -> Dispatcher:
@@ -143,7 +147,7 @@ class ControllerRole:
                 *quorum,
                 controller,
                 ControllerAdminApi(controller.decide),
-                ControllerClusterApi(self._settings.node_id, node.cluster_id, self._endpoints),
+                ControllerClusterApi(lambda: self.leader, node.cluster_id, self._voter_endpoints),
                 ControllerAclsApi(lambda: committed_acls(context).values(), controller.decide, self._authorizer),
                 ControllerScramApi(context.committed_scram, controller.decide),
                 SaslApi(),
@@ -173,6 +177,8 @@ class ControllerRole:
         log.info("joining the metadata quorum of the voters %s", voters)
         self.driver.start()
         await self._until_ready()
+        if self._registration is not None:
+            self._tasks.append(self._loop.create_task(self._registration.run()))
 
     async def _until_ready(self) -> None:
         waited_for = [self._standby.ready, self.driver.failed]
@@ -202,6 +208,14 @@ class ControllerRole:
             for listener in self._settings.controller_listeners
         }
 
+    def _voter_endpoints(self) -> dict[NodeId, Endpoints]:
+        """Return the addresses of all voters; those of this node as its listeners are bound."""
+        found: dict[NodeId, Endpoints] = {
+            voter.key.id: {name: (host, port) for name, host, port in voter.endpoints}
+            for voter in self.driver.raft.voters.voters
+        }
+        return found | {self._settings.node_id: self._endpoints()}
+
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
@@ -212,11 +226,15 @@ class ControllerRole:
         """Give up leadership, if this node has it, and close the log."""
         self.driver.resign()
         self._end()
+        if self._registration is not None:
+            await self._registration.close()
         await self._snapshotter.stop()
         await self.driver.stop()
 
     def kill(self) -> None:
         self._end()
+        if self._registration is not None:
+            self._registration.abort()
         self._snapshotter.cancel()
         self.driver.abandon()
 

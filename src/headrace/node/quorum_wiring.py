@@ -14,7 +14,7 @@ from headrace.quorum.driver import QuorumDriver, ReplicaFiles
 from headrace.quorum.log_view import MetadataLogView
 from headrace.quorum.opening import StoredMetadata
 from headrace.quorum.peers import LinkedPeers, NoPeers
-from headrace.quorum.requests import Sender
+from headrace.quorum.requests import FETCH_WAIT_MS, Sender
 from headrace.quorum.store import ElectionStore
 from headrace.quorum.voter_records import VoterRecords, directory_of
 from headrace.raft.election import Timeouts
@@ -51,6 +51,8 @@ def _make_peers(node: NodeContext, raft: RaftNode) -> LinkedPeers | NoPeers:
     if raft.voters.ids == [settings.node_id]:
         return NoPeers()
     listener = settings.texts("controller.listener.names")[0].upper()
+    times = timeouts_of(settings)
+    fetch_wait_ms = min(FETCH_WAIT_MS, times.request_ms // 2, times.fetch_ms // 2)  # a held fetch must not time out
 
     def endpoints_of(node_id: NodeId) -> tuple[Endpoint, ...]:
         voter = raft.voters.get(node_id)
@@ -68,6 +70,7 @@ def _make_peers(node: NodeContext, raft: RaftNode) -> LinkedPeers | NoPeers:
             endpoints_of(raft.key.id),
             settings.number("controller.quorum.fetch.max.bytes"),
             settings.number("controller.quorum.fetch.snapshot.max.bytes"),
+            fetch_wait_ms,
         )
 
     return LinkedPeers(sender, address_of, quorum_link_options(node), node.random, node.loop)

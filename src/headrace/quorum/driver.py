@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.base.errors import CorruptData, ErrorCode, HeadraceError, KafkaError
-from headrace.base.ids import NodeId
+from headrace.base.ids import NO_NODE, NodeId
 from headrace.base.log_limit import LogLimit
 from headrace.metadata.records import METADATA_VERSION_MAX
 from headrace.quorum.fetched_batches import append_fetched
@@ -111,6 +111,7 @@ class QuorumDriver:
         self._download: asyncio.Task[None] | None = None
         self._leads = False  # whether subscribers count this node as the leader
         self._led_epoch = -1  # the epoch that subscribers were last told to lead
+        self._logged_role = (-1, NO_NODE, False)  # epoch, leader, and whether this node leads
         self._log_limit = LogLimit(LOG_LINES_PER_SECOND)
         self._on_appended: list[Callable[[int], None]] = []
         self._on_committed: list[Callable[[int], None]] = []
@@ -205,10 +206,6 @@ class QuorumDriver:
         self._execute(self.raft.proposed(end))
         self._appended()
         return end - 1
-
-    def change_voters(self, change: Callable[[int], list[Effect]]) -> None:
-        """Start a change of the voters: `change` is called with the time in ms and may raise KafkaError."""
-        self._run(change(self.now_ms()))
 
     # --- time
 
@@ -314,7 +311,12 @@ class QuorumDriver:
     def _role_changed(self, change: RoleChanged) -> None:
         if change.role is not Role.LEADER:
             self._lose()
-        log.info(
+        # Rounds of pre-votes without a result come and go; only what they change is news.
+        news = (change.epoch, change.leader, change.role is Role.LEADER)
+        level = logging.DEBUG if news == self._logged_role else logging.INFO
+        self._logged_role = news
+        log.log(
+            level,
             "this node is %s in epoch %d of the metadata quorum, whose leader is %s",
             change.role.value,
             change.epoch,
@@ -429,8 +431,8 @@ class QuorumDriver:
         def synced(end_offset: int) -> list[Effect]:
             self._syncing = False
             self.log.log.synced(plan)
-            effects = self.raft.persisted(end_offset, generation, self.now_ms()) if not self._stopped else []
-            if not self._stopped and (generation != self._generation or self.log.end_offset > end_offset):
+            effects = self.raft.persisted(end_offset, generation, self.now_ms())
+            if generation != self._generation or self.log.end_offset > end_offset:
                 effects.append(Persist(self.log.end_offset, self._generation))
             return effects
 
@@ -444,10 +446,12 @@ class QuorumDriver:
             if future.cancelled():
                 return
             error = future.exception()
-            if error is None:
-                self._run(then(argument))
-            else:
+            if error is not None:
                 self.fail(error)
+                return
+            effects = then(argument)
+            if not self._stopped:
+                self._run(effects)
 
         self._loop.run_in_executor(None, work).add_done_callback(done)
 

@@ -37,6 +37,7 @@ class Sender(Struct, frozen=True):
     endpoints: tuple[Endpoint, ...] = ()
     fetch_bytes_max: int = 1 << 20  # controller.quorum.fetch.max.bytes
     snapshot_bytes_max: int = 1 << 20  # controller.quorum.fetch.snapshot.max.bytes
+    fetch_wait_ms: int = FETCH_WAIT_MS  # how long a leader may hold a fetch for which it has nothing new
 
 
 def encode(request: raft.Request, to: NodeId, sender: Sender, voters: VoterSet, high_watermark: int) -> Any:
@@ -112,7 +113,7 @@ def _encode_fetch(request: raft.FetchRequest, sender: Sender, high_watermark: in
     return FetchRequest(
         cluster_id=sender.cluster_id,
         replica_state=FetchRequest.ReplicaState(replica_id=request.replica.id),
-        max_wait_ms=FETCH_WAIT_MS,
+        max_wait_ms=sender.fetch_wait_ms,
         max_bytes=sender.fetch_bytes_max,
         topics=[FetchRequest.FetchTopic(topic_id=METADATA_TOPIC_ID, partitions=[partition])],
     )
@@ -152,14 +153,14 @@ def decode(response: Any, request: raft.Request, sender: NodeId) -> raft.Respons
         case ((BeginQuorumEpochResponse() | EndQuorumEpochResponse()), _):
             data: Any = _only([partition for topic in response.topics for partition in topic.partitions], sender)
             epoch, leader = _epoch_and_leader(data.leader_epoch, data.leader_id, sender)
-            return raft.EpochResponse(sender, epoch, leader, _code(data.error_code, sender))
+            return raft.EpochResponse(sender, epoch, leader, ErrorCode(data.error_code))
     raise BadResponse(f"node {sender} responded with {type(response).__name__} to {type(request).__name__}")
 
 
 def _decode_vote(response: VoteResponse, request: raft.VoteRequest, sender: NodeId) -> raft.VoteResponse:
     data = _only([partition for topic in response.topics for partition in topic.partitions], sender)
     epoch, leader = _epoch_and_leader(data.leader_epoch, data.leader_id, sender)
-    code = _code(data.error_code, sender)
+    code = ErrorCode(data.error_code)
     granted = data.vote_granted and code is ErrorCode.NONE
     return raft.VoteResponse(sender, epoch, leader, granted, request.pre_vote, code)
 
@@ -179,7 +180,7 @@ def _decode_fetch(response: FetchResponse, request: raft.FetchRequest, sender: N
         diverging=LogPoint(diverging.epoch, diverging.end_offset) if _is_point(diverging) else None,
         snapshot=LogPoint(snapshot.epoch, snapshot.end_offset) if _is_point(snapshot) else None,
         records=bytes(records) if records else None,
-        error=_code(data.error_code, sender),
+        error=ErrorCode(data.error_code),
     )
 
 
@@ -198,14 +199,7 @@ def decode_snapshot_part(response: FetchSnapshotResponse, sender: NodeId) -> Fet
 
 def _check(code: int, sender: NodeId) -> None:
     if code != ErrorCode.NONE:
-        raise BadResponse(f"node {sender} responded with {_code(code, sender).name}")
-
-
-def _code(code: int, sender: NodeId) -> ErrorCode:
-    try:
-        return ErrorCode(code)
-    except ValueError as error:
-        raise BadResponse(f"node {sender} responded with the unknown error {code}") from error
+        raise BadResponse(f"node {sender} responded with {ErrorCode(code).name}")
 
 
 def _only(partitions: list[Any], sender: NodeId) -> Any:

@@ -36,6 +36,10 @@ class Timeouts(Struct, frozen=True):
         """Return an election timeout that is likely to differ from those of the other voters."""
         return self.election_ms + random.randrange(self.election_ms)
 
+    def random_stagger_ms(self, random: Random) -> int:
+        """Return a short wait that lets one of several voters, who all see at once that the leader is gone, campaign first."""
+        return random.randrange(self.election_ms // 10 + 1)
+
     def random_backoff_ms(self, random: Random) -> int:
         return random.randrange(1, self.election_backoff_ms_max + 1)
 

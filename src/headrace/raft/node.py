@@ -196,15 +196,17 @@ class RaftNode(ElectionNode):
     def unanswered(self, to: NodeId, request: Request, now_ms: int, *, is_refused: bool) -> list[Effect]:
         """Note that a request got no response; `is_refused` says that nothing listens at the address of its receiver.
 
-        A follower whose leader refuses connections does not wait for the fetch timeout. This is safe, because it is only an early
-        timeout: voters that can still fetch from the leader refuse the pre-vote.
+        A follower whose leader refuses connections does not wait for the fetch timeout, but only for a moment, at random, so that
+        not all followers campaign at once. This is safe, because it is only an early timeout: voters that can still fetch from the
+        leader refuse the pre-vote.
         """
         following = self._following
         if following is None or following.leader != to or not isinstance(request, FetchRequest):
             return []
         following.fetch_sent_ms = None
         if is_refused:
-            following.deadline_ms = now_ms
+            following.has_fetched = False  # others may be elected
+            following.deadline_ms = min(following.deadline_ms, now_ms + self._timeouts.random_stagger_ms(self._random))
             return self.tick(now_ms)
         self._retry_ms = min(self._retry_ms, now_ms + self._timeouts.retry_ms)
         return []

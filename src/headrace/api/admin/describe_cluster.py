@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from headrace.api.controller.quorum.describe import Endpoints
 from headrace.api.permissions import ALTER_CLUSTER, DESCRIBE_CLUSTER_IN_HANDLER
@@ -42,10 +42,12 @@ def _wrong_endpoint(context: RequestContext, requested: int, own: int) -> Descri
 class ControllerClusterApi:
     """DescribeCluster on a controller listener: lists the controllers, for tools that connect to them (KIP-919)."""
 
-    def __init__(self, node_id: NodeId, cluster_id: str, endpoints: Callable[[], Endpoints]) -> None:
-        self._node_id = node_id
+    def __init__(
+        self, leader: Callable[[], NodeId], cluster_id: str, controllers: Callable[[], Mapping[NodeId, Endpoints]]
+    ) -> None:
+        self._leader = leader
         self._cluster_id = cluster_id
-        self._endpoints = endpoints
+        self._controllers = controllers
 
     def services(self) -> list[Service]:
         return [
@@ -56,16 +58,17 @@ class ControllerClusterApi:
     def describe(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
         if request.endpoint_type != CONTROLLERS:
             return _wrong_endpoint(context, request.endpoint_type, CONTROLLERS)
-        endpoint = self._endpoints().get(context.peer.listener)
         node = DescribeClusterResponse.DescribeClusterBroker
         return DescribeClusterResponse(
             endpoint_type=CONTROLLERS,
             error_message=None,
             cluster_id=self._cluster_id,
-            controller_id=self._node_id,
-            brokers=[]
-            if endpoint is None
-            else [node(broker_id=self._node_id, host=endpoint[0], port=endpoint[1], rack=None)],
+            controller_id=self._leader(),
+            brokers=[
+                node(broker_id=node_id, host=endpoint[0], port=endpoint[1], rack=None)
+                for node_id, endpoints in self._controllers().items()
+                if (endpoint := endpoints.get(context.peer.listener)) is not None
+            ],
             cluster_authorized_operations=cluster_operations(context, request.include_cluster_authorized_operations),
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from headrace.api.permissions import DESCRIBE_CLUSTER
 from headrace.base.clock import Clock
 from headrace.base.errors import ErrorCode
-from headrace.base.ids import METADATA_TOPIC, ZERO_UUID
+from headrace.base.ids import METADATA_TOPIC, ZERO_UUID, NodeId
 from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from headrace.quorum.driver import QuorumDriver
@@ -27,9 +27,9 @@ Partition = DescribeQuorumResponse.PartitionData
 
 
 class DescribeQuorumApi:
-    """Handles DescribeQuorum. `endpoints` returns the addresses of this node's controller listeners."""
+    """Handles DescribeQuorum. `endpoints` returns the addresses of all voters."""
 
-    def __init__(self, driver: QuorumDriver, endpoints: Callable[[], Endpoints], clock: Clock) -> None:
+    def __init__(self, driver: QuorumDriver, endpoints: Callable[[], Mapping[NodeId, Endpoints]], clock: Clock) -> None:
         self._driver = driver
         self._endpoints = endpoints
         self._clock = clock
@@ -53,17 +53,14 @@ class DescribeQuorumApi:
         return response
 
     def _nodes(self) -> list[DescribeQuorumResponse.Node]:
-        nodes = []
-        for voter in self._driver.raft.voters.voters:
-            endpoints = {name: (host, port) for name, host, port in voter.endpoints}
-            if voter.key.id == self._driver.raft.key.id:
-                endpoints = dict(self._endpoints())
-            listeners = [
-                DescribeQuorumResponse.Listener(name=name, host=host, port=port)
-                for name, (host, port) in endpoints.items()
-            ]
-            nodes.append(DescribeQuorumResponse.Node(node_id=voter.key.id, listeners=listeners))
-        return nodes
+        listener = DescribeQuorumResponse.Listener
+        return [
+            DescribeQuorumResponse.Node(
+                node_id=node_id,
+                listeners=[listener(name=name, host=host, port=port) for name, (host, port) in endpoints.items()],
+            )
+            for node_id, endpoints in self._endpoints().items()
+        ]
 
     def _describe(self, topic: str, index: int, directories: bool) -> Partition:
         if topic != METADATA_TOPIC or index != 0:
