@@ -105,6 +105,37 @@ def test_a_deletion_times_out_if_a_live_replica_does_not_follow() -> None:
     run(4, main)
 
 
+def test_a_deletion_does_not_wait_for_a_broker_that_is_fenced() -> None:
+    async def main(cluster: ReplicatedCluster) -> None:
+        await cluster.produce(cluster.leader.node_id)
+        gone = a_follower(cluster).node_id
+        cluster.cut.add(frozenset((cluster.leader.node_id, gone)))
+        requested = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=1)
+        topics = [DeleteRecordsRequest.DeleteRecordsTopic(name="t", partitions=[requested])]
+        deleting = asyncio.ensure_future(cluster.leader.handle(DeleteRecordsRequest(topics=topics, timeout_ms=60_000)))
+        await asyncio.sleep(0.2)
+        assert not deleting.done()
+        cluster.controller.fence(gone)
+        response = await deleting
+        assert response.topics[0].partitions[0].error_code == ErrorCode.NONE
+
+    run(16, main)
+
+
+def test_a_follower_joins_the_isr_as_soon_as_it_is_unfenced() -> None:
+    async def main(cluster: ReplicatedCluster) -> None:
+        follower = a_follower(cluster).node_id
+        cluster.controller.fence(follower)
+        await asyncio.sleep(0.5)
+        assert follower not in cluster.controller.partition.isr
+        cluster.controller.register_again(follower)
+        began = cluster.loop.time()
+        await cluster.until(lambda: follower in cluster.controller.partition.isr)
+        assert cluster.loop.time() - began < 0.08  # without waiting for its parked fetch
+
+    run(17, main)
+
+
 def test_a_follower_below_the_leaders_log_start_begins_there() -> None:
     async def main(cluster: ReplicatedCluster) -> None:
         leader, follower = cluster.leader, a_follower(cluster)

@@ -95,7 +95,3 @@ class LeaderState:
             if (follower := self._followers.get(replica)) is not None
             and not follower.is_caught_up(leader_end, now_ms, lag_ms_max)
         ]
-
-    def lag(self, leader_end: int) -> int:
-        """Return by how many offsets the slowest follower is behind."""
-        return max((leader_end - max(one.log_end, 0) for one in self._followers.values()), default=0)

@@ -126,7 +126,7 @@ class LocalReplica:
         self.advance()
         if self.followers is None:
             self._acks.advance(self.high_watermark - 1)
-            self._starts.advance(self.log.log_start)
+        self._starts.advance(self.low_watermark())
         self.review_isr(now_ms)
         if begins:
             # Producers that already wait for an offset go on waiting: their records are still in the log.

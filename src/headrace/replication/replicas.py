@@ -124,6 +124,12 @@ class Replicas:
             for broken in [one for one in self._logs.broken if one.topic == name]:
                 self._logs.delete_broken(broken)
         self._todo.update(dict.fromkeys(changes.partitions))
+        if changes.brokers:
+            # A follower that was fenced may join the ISR now, and one that is fenced holds up no deletion any more.
+            brokers = set(changes.brokers)
+            for partition in self._partitions.values():
+                if partition.followers is not None and not brokers.isdisjoint(partition.replicas):
+                    self._todo[partition.name] = None
         configured = [name for kind, name in changes.configs if kind == TOPIC_CONFIG]
         if any(kind == BROKER_CONFIG for kind, _ in changes.configs):
             configured = list(new.topics)  # broker options are the defaults of topics

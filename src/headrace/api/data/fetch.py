@@ -39,7 +39,6 @@ _UNREAD = (*_UNKNOWN, ErrorCode.TOPIC_AUTHORIZATION_FAILED)  # errors from befor
 _LEADER_HINTS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 FOLLOWER_READ_VERSION_MIN = 11  # consumers of earlier versions read from the leader only
 LEADER_HINT_VERSION_MIN = 16
-NO_REPLICA = -1
 
 
 class FetchApi:
@@ -95,7 +94,7 @@ class _Fetch:
         self._request = request
         self._context = context
         self._bytes_max = bytes_max
-        self._replica = max(request.replica_id, request.replica_state.replica_id)  # NO_REPLICA for a consumer
+        self._replica = max(request.replica_id, request.replica_state.replica_id)  # negative for a consumer
         self._is_recorded = False  # whether the leader has recorded the follower's offsets
         self._hinted: set[int] = set()  # leaders that the response names
         self._results: dict[Key, Data] = {}
