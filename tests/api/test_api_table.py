@@ -100,6 +100,8 @@ CONTROLLER = {
     ApiKey.UNREGISTER_BROKER: (0, 0, Need(Resource.CLUSTER, Operation.ALTER)),
     ApiKey.ALLOCATE_PRODUCER_IDS: (0, 0, Need(Resource.CLUSTER, Operation.CLUSTER_ACTION)),
     ApiKey.ASSIGN_REPLICAS_TO_DIRS: (0, 0, Need(Resource.CLUSTER, Operation.CLUSTER_ACTION)),
+    ApiKey.ALTER_PARTITION: (2, 3, Need(Resource.CLUSTER, Operation.CLUSTER_ACTION)),
+    ApiKey.CONTROLLER_REGISTRATION: (0, 0, Need(Resource.CLUSTER, Operation.CLUSTER_ACTION)),
 }
 
 

@@ -13,6 +13,7 @@ from headrace.controller.controller import Controller
 from headrace.metadata.image import Partition
 from headrace.metadata.state import replay
 from headrace.protocol.declare import Struct
+from headrace.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest
 from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
@@ -47,17 +48,29 @@ class ControllerHarness:
             raise answer
         return answer
 
-    def register(self, broker: int, incarnation: Uuid = INCARNATION, now_ms: int = 0, active: bool = True) -> None:
+    def register(
+        self,
+        broker: int,
+        incarnation: Uuid = INCARNATION,
+        now_ms: int = 0,
+        active: bool = True,
+        **registration_fields: Any,
+    ) -> None:
         answer = self.send_request(
             BrokerRegistrationRequest(
-                broker_id=broker,
-                cluster_id="cluster",
-                incarnation_id=incarnation,
-                log_dirs=[Uuid(b"d" * 16)],
-                features=[
-                    BrokerRegistrationRequest.Feature(name=name, min_supported_version=low, max_supported_version=high)
-                    for name, (low, high) in FEATURES.items()
-                ],
+                **{
+                    "broker_id": broker,
+                    "cluster_id": "cluster",
+                    "incarnation_id": incarnation,
+                    "log_dirs": [Uuid(b"d" * 16)],
+                    "features": [
+                        BrokerRegistrationRequest.Feature(
+                            name=name, min_supported_version=low, max_supported_version=high
+                        )
+                        for name, (low, high) in FEATURES.items()
+                    ],
+                    **registration_fields,
+                }
             ),
             now_ms,
         )
@@ -75,6 +88,39 @@ class ControllerHarness:
             ),
             now_ms,
         )
+
+    def restart(self, broker: int, *, clean: bool, now_ms: int = 0) -> None:
+        """Register a new incarnation after a shutdown, and make it active."""
+        epoch = self.epochs[broker]
+        incarnation = Uuid(epoch.to_bytes(16, "big"))
+        self.register(broker, incarnation, now_ms, previous_broker_epoch=epoch if clean else -1)
+
+    def alter_isr(
+        self, topic: str, isr: list[int], *, index: int = 0, leader: int | None = None, **partition_fields: Any
+    ) -> AlterPartitionResponse.PartitionData:
+        """Propose in-sync replicas as the leader does, with its current epochs unless others are given."""
+        old = self.partition(topic, index)
+        leader = old.leader if leader is None else leader
+        state = AlterPartitionRequest.BrokerState
+        known: dict[str, Any] = {
+            "leader_epoch": old.leader_epoch,
+            "partition_epoch": old.partition_epoch,
+            "new_isr_with_epochs": [state(broker_id=one, broker_epoch=self.epochs.get(one, 0)) for one in isr],
+        }
+        partition = AlterPartitionRequest.PartitionData(partition_index=index, **(known | partition_fields))
+        response = self.send_request(
+            AlterPartitionRequest(
+                broker_id=leader,
+                broker_epoch=self.epochs[leader],
+                topics=[
+                    AlterPartitionRequest.TopicData(
+                        topic_id=self.context.state.topic_ids[topic], partitions=[partition]
+                    )
+                ],
+            )
+        )
+        result: AlterPartitionResponse.PartitionData = response.topics[0].partitions[0]
+        return result
 
     def create(
         self, *topics: CreateTopicsRequest.CreatableTopic, **more: Any

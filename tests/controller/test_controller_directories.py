@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.controller.controller_harness import FEATURES, ControllerHarness
 
@@ -22,7 +24,14 @@ class TwoDirectoryHarness(ControllerHarness):
 
     log_dirs: tuple[Uuid, ...] = (A, B)
 
-    def register(self, broker: int, incarnation: Uuid = INCARNATION, now_ms: int = 0, active: bool = True) -> None:
+    def register(
+        self,
+        broker: int,
+        incarnation: Uuid = INCARNATION,
+        now_ms: int = 0,
+        active: bool = True,
+        **registration_fields: Any,
+    ) -> None:
         features = [
             BrokerRegistrationRequest.Feature(name=name, min_supported_version=low, max_supported_version=high)
             for name, (low, high) in FEATURES.items()
@@ -33,6 +42,7 @@ class TwoDirectoryHarness(ControllerHarness):
             incarnation_id=incarnation,
             log_dirs=list(self.log_dirs),
             features=features,
+            **registration_fields,
         )
         self.epochs[broker] = self.send_request(request, now_ms).broker_epoch
         if active:

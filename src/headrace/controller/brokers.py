@@ -1,20 +1,20 @@
-"""Brokers: registration, heartbeats and sessions.
+"""Brokers: registration, heartbeats, sessions and controlled shutdown.
 
 A broker registers an incarnation and starts fenced. A heartbeat unfences it once its metadata includes its registration. It is fenced
-again if its session times out or if it requests so, and leadership moves away in the same decision. The times of the last heartbeats
-are volatile: a new leader of the quorum starts a fresh session for every broker.
+again if its session times out or if it requests so, and leadership moves away in the same decision. A broker that shuts down gives up
+its leadership first, and stops when all active brokers know the new leaders. What heartbeats say is volatile (`broker_sessions`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Mapping
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.base.ids import Uuid
-from headrace.controller import elections
+from headrace.controller import leadership
 from headrace.controller.context import ControllerContext, Tx
-from headrace.metadata.image import Broker, Partition
+from headrace.metadata.image import Broker
 from headrace.metadata.records import CORDONED_LEVEL, DIRECTORIES_LEVEL
+from headrace.options.table import LONG_MAX
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from headrace.protocol.messages.stored.metadata_brokers import (
@@ -28,33 +28,17 @@ SESSION = "broker-session"
 
 
 def register(context: ControllerContext, request: BrokerRegistrationRequest, now_ms: int, tx: Tx) -> None:
-    if request.cluster_id != context.cluster_id:
-        raise KafkaError(
-            ErrorCode.INCONSISTENT_CLUSTER_ID, f"this is cluster {context.cluster_id}, not {request.cluster_id}"
-        )
-    old = context.state.brokers.get(request.broker_id)
-    if (
-        old is not None
-        and old.incarnation_id != request.incarnation_id
-        and not old.fenced
-        and not old.in_controlled_shutdown
-        and not _expired(context, old.id, now_ms)
-    ):
-        raise KafkaError(
-            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-            f"another incarnation of broker {request.broker_id} has an active session",
-        )
-    for name, level in context.features().items():
-        low, high = next(
-            ((f.min_supported_version, f.max_supported_version) for f in request.features if f.name == name), (0, 0)
-        )
-        if not low <= level <= high:
-            raise KafkaError(
-                ErrorCode.UNSUPPORTED_VERSION, f"{name} is finalized at {level}, the broker supports {low}-{high}"
-            )
-    if old is not None and not old.fenced:
-        _move_away(context, old.id, tx)
-    epoch = tx.next_offset()
+    """Register an incarnation of a broker, or the same one again if its response was lost.
+
+    A new incarnation takes the place of the previous one. It is eligible to lead what the previous one was eligible for only if
+    `previous_broker_epoch` proves that this one shut down cleanly.
+    """
+    old = _check_registration(context, request, now_ms)
+    is_same = old is not None and old.incarnation_id == request.incarnation_id
+    if old is not None and not is_same:
+        is_unclean = context.elr_enabled and request.previous_broker_epoch != old.epoch
+        leadership.move_away(context, old.id, tx, unclean_shutdown=is_unclean)
+    epoch = old.epoch if old is not None and is_same else tx.next_offset()
     tx.emit(
         RegisterBrokerRecord(
             broker_id=request.broker_id,
@@ -78,41 +62,113 @@ def register(context: ControllerContext, request: BrokerRegistrationRequest, now
                 for feature in request.features
             ],
             rack=request.rack or None,
-            fenced=True,
+            fenced=old.fenced if old is not None and is_same else True,
+            in_controlled_shutdown=old.in_controlled_shutdown if old is not None and is_same else False,
             log_dirs=sorted(request.log_dirs) if context.metadata_version >= DIRECTORIES_LEVEL else [],
         )
     )
+    if not is_same:
+        context.sessions.forget(request.broker_id)
     _extend_session(context, request.broker_id, now_ms, tx)
     tx.reply(tx.ticket, BrokerRegistrationResponse(broker_epoch=epoch))
 
 
-def heartbeat(context: ControllerContext, request: BrokerHeartbeatRequest, now_ms: int, tx: Tx) -> None:
-    broker = context.state.brokers.get(request.broker_id)
-    if broker is None:
-        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {request.broker_id} is not registered")
-    if broker.epoch != request.broker_epoch:
+def _check_registration(context: ControllerContext, request: BrokerRegistrationRequest, now_ms: int) -> Broker | None:
+    """Return the previous registration of the broker, if any. Raise KafkaError if this one must be refused."""
+    if request.cluster_id != context.cluster_id:
         raise KafkaError(
-            ErrorCode.STALE_BROKER_EPOCH, f"broker {broker.id} is at epoch {broker.epoch}, not {request.broker_epoch}"
+            ErrorCode.INCONSISTENT_CLUSTER_ID, f"this is cluster {context.cluster_id}, not {request.cluster_id}"
         )
+    if request.broker_id < 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{request.broker_id} is no broker id")
+    old = context.state.brokers.get(request.broker_id)
+    if (
+        old is not None
+        and old.incarnation_id != request.incarnation_id
+        and not old.fenced
+        and not old.in_controlled_shutdown
+        and not context.sessions.is_expired(old.id, now_ms)
+    ):
+        raise KafkaError(
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+            f"another incarnation of broker {request.broker_id} has an active session",
+        )
+    check_features(context, "the broker", {f.name: _range(f) for f in request.features})
+    return old
+
+
+def _range(feature: BrokerRegistrationRequest.Feature) -> tuple[int, int]:
+    return feature.min_supported_version, feature.max_supported_version
+
+
+def check_features(context: ControllerContext, node: str, supported: Mapping[str, tuple[int, int]]) -> None:
+    """Raise KafkaError unless a node supports the finalized level of every feature."""
+    for name, level in context.features().items():
+        low, high = supported.get(name, (0, 0))
+        if not low <= level <= high:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION, f"{name} is finalized at {level}, {node} supports {low}-{high}"
+            )
+
+
+def heartbeat(context: ControllerContext, request: BrokerHeartbeatRequest, now_ms: int, tx: Tx) -> None:
+    broker = check_epoch(context, request.broker_id, request.broker_epoch)
     _extend_session(context, broker.id, now_ms, tx)
+    context.sessions.metadata_offsets[broker.id] = request.current_metadata_offset
     caught_up = request.current_metadata_offset >= broker.epoch
     should_shut_down = False
     if request.want_shut_down:
-        if not broker.in_controlled_shutdown:
-            tx.emit(_change(broker, in_controlled_shutdown=1))
-            _move_away(context, broker.id, tx)
-        # True only from the next heartbeat on, so that the broker has seen itself lose its partitions.
-        should_shut_down = broker.in_controlled_shutdown
+        should_shut_down = _shut_down(context, broker, tx, at_once=request.want_fence)
     elif request.want_fence:
         _fence(context, broker, tx)
     elif broker.fenced and caught_up:
         tx.emit(_change(broker, fenced=-1))
-        _move_in(context, broker.id, tx)
+        leadership.move_in(context, broker.id, tx)
     _directories(context, context.state.brokers[broker.id], request, tx)
     fenced = context.state.brokers[broker.id].fenced
     tx.reply(
         tx.ticket,
         BrokerHeartbeatResponse(is_caught_up=caught_up, is_fenced=fenced, should_shut_down=should_shut_down),
+    )
+
+
+def check_epoch(context: ControllerContext, broker_id: int, epoch: int) -> Broker:
+    """Return the broker. Raise KafkaError unless it is registered with this epoch."""
+    broker = context.state.brokers.get(broker_id)
+    if broker is None:
+        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {broker_id} is not registered")
+    if broker.epoch != epoch:
+        raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"broker {broker_id} is at epoch {broker.epoch}, not {epoch}")
+    return broker
+
+
+def _shut_down(context: ControllerContext, broker: Broker, tx: Tx, *, at_once: bool) -> bool:
+    """Move leadership away and return whether the broker may stop; then it is fenced.
+
+    It may stop at once if it is fenced or leads nothing, otherwise when all active brokers have seen who leads in its place.
+    """
+    sessions = context.sessions
+    if not broker.in_controlled_shutdown and not broker.fenced and not at_once:
+        if leadership.has_leaderships(context, broker.id):
+            tx.emit(_change(broker, in_controlled_shutdown=1))
+            leadership.move_away(context, broker.id, tx)
+            sessions.shutdown_offsets[broker.id] = tx.next_offset() - 1
+            return False
+    elif broker.in_controlled_shutdown and not broker.fenced:
+        # A new active controller does not know the offset of the decision, but it cannot be newer than its whole log.
+        offset = sessions.shutdown_offsets.setdefault(broker.id, tx.next_offset() - 1)
+        if leadership.has_leaderships(context, broker.id) or _lowest_active_offset(context) < offset:
+            return False
+    _fence(context, broker, tx)
+    return True
+
+
+def _lowest_active_offset(context: ControllerContext) -> int:
+    """Return the metadata offset that all active brokers have reached, or the largest possible one if none is active."""
+    offsets = context.sessions.metadata_offsets
+    return min(
+        (offsets.get(broker_id, -1) for broker_id, _ in context.brokers() if leadership.is_active(context, broker_id)),
+        default=LONG_MAX,
     )
 
 
@@ -123,7 +179,7 @@ def _directories(context: ControllerContext, broker: Broker, request: BrokerHear
         change = _change(broker)
         change.log_dirs = [directory for directory in broker.log_dirs if directory not in offline]
         tx.emit(change)
-        _move_away(context, broker.id, tx, offline)
+        leadership.move_away(context, broker.id, tx, directories=offline)
     cordoned = request.cordoned_log_dirs
     if (
         cordoned is not None
@@ -135,18 +191,18 @@ def _directories(context: ControllerContext, broker: Broker, request: BrokerHear
         tx.emit(change)
 
 
-def session_ended(context: ControllerContext, timer: Hashable, now_ms: int, tx: Tx) -> None:
-    assert isinstance(timer, tuple)
-    broker = context.state.brokers.get(timer[1])
-    if broker is not None and _expired(context, broker.id, now_ms):
+def session_ended(context: ControllerContext, broker_id: int, now_ms: int, tx: Tx) -> None:
+    broker = context.state.brokers.get(broker_id)
+    if broker is not None and context.sessions.is_expired(broker_id, now_ms):
         _fence(context, broker, tx)
 
 
 def fresh_sessions(context: ControllerContext, now_ms: int, tx: Tx) -> None:
     """Start a session for every unfenced broker when this controller becomes active.
 
-    `last_heartbeat_ms` stays empty, so that a new incarnation of a broker can register at once.
+    The time of its last heartbeat is not known, so a new incarnation of a broker can register at once.
     """
+    context.sessions.clear()
     for broker_id, broker in context.brokers():
         if not broker.fenced:
             tx.arm((SESSION, broker_id), now_ms + context.session_timeout_ms)
@@ -162,30 +218,11 @@ def unregister(context: ControllerContext, request: UnregisterBrokerRequest, now
         raise KafkaError(
             ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {request.broker_id} is not currently registered"
         )
-    _move_away(context, broker.id, tx)
+    leadership.move_away(context, broker.id, tx)
     tx.emit(UnregisterBrokerRecord(broker_id=broker.id, broker_epoch=broker.epoch))
-    context.last_heartbeat_ms.pop(broker.id, None)
+    context.sessions.forget(broker.id)
     tx.cancel((SESSION, broker.id))
     tx.reply(tx.ticket, UnregisterBrokerResponse(error_message=None))
-
-
-def election_rules(
-    context: ControllerContext, topic_id: Uuid, partition: Partition, without: int | None = None
-) -> elections.Rules:
-    return elections.Rules(
-        min_isr=context.min_isr(topic_id),
-        elr=context.elr_enabled,
-        unclean=context.unclean_election(topic_id),
-        is_active=lambda replica: (
-            replica != without and is_active(context, replica) and has_directory(context, partition, replica)
-        ),
-    )
-
-
-def has_directory(context: ControllerContext, partition: Partition, broker_id: int) -> bool:
-    """Return whether the replica's directory is one of its broker's; an unknown directory counts as present."""
-    broker = context.state.brokers.get(broker_id)
-    return broker is None or broker.serves(partition.directory(broker_id))
 
 
 def usable(context: ControllerContext) -> list[int]:
@@ -193,7 +230,7 @@ def usable(context: ControllerContext) -> list[int]:
     return [
         broker_id
         for broker_id, _ in sorted(context.brokers())
-        if is_active(context, broker_id) and not is_cordoned(context, broker_id)
+        if leadership.is_active(context, broker_id) and not is_cordoned(context, broker_id)
     ]
 
 
@@ -203,48 +240,18 @@ def is_cordoned(context: ControllerContext, broker_id: int) -> bool:
     return broker is not None and bool(broker.log_dirs) and set(broker.log_dirs) <= set(broker.cordoned_log_dirs)
 
 
-def is_active(context: ControllerContext, broker_id: int) -> bool:
-    broker = context.state.brokers.get(broker_id)
-    return broker is not None and not broker.fenced and not broker.in_controlled_shutdown
-
-
 def _extend_session(context: ControllerContext, broker_id: int, now_ms: int, tx: Tx) -> None:
-    context.last_heartbeat_ms[broker_id] = now_ms
+    context.sessions.last_heartbeat_ms[broker_id] = now_ms
     tx.arm((SESSION, broker_id), now_ms + context.session_timeout_ms)
-
-
-def _expired(context: ControllerContext, broker_id: int, now_ms: int) -> bool:
-    last_ms = context.last_heartbeat_ms.get(broker_id)
-    return last_ms is None or now_ms - last_ms >= context.session_timeout_ms
 
 
 def _fence(context: ControllerContext, broker: Broker, tx: Tx) -> None:
     if not broker.fenced:
         tx.emit(_change(broker, fenced=1))
-        _move_away(context, broker.id, tx)
+        leadership.move_away(context, broker.id, tx)
 
 
 def _change(broker: Broker, *, fenced: int = 0, in_controlled_shutdown: int = 0) -> BrokerRegistrationChangeRecord:
     return BrokerRegistrationChangeRecord(
         broker_id=broker.id, broker_epoch=broker.epoch, fenced=fenced, in_controlled_shutdown=in_controlled_shutdown
     )
-
-
-def _move_away(context: ControllerContext, broker_id: int, tx: Tx, directories: set[Uuid] | None = None) -> None:
-    """Remove a broker from leadership and ISR of all its partitions, or only of those in `directories`."""
-    for (topic_id, index), partition in context.partitions():
-        if broker_id in partition.isr or partition.leader == broker_id:
-            if directories is not None and partition.directory(broker_id) not in directories:
-                continue
-            rules = election_rules(context, topic_id, partition, without=broker_id)
-            change = elections.without_broker(topic_id, index, partition, broker_id, rules)
-            if change is not None:
-                tx.emit(change)
-
-
-def _move_in(context: ControllerContext, broker_id: int, tx: Tx) -> None:
-    for (topic_id, index), partition in context.partitions():
-        if broker_id in partition.replicas and not partition.has_leader:
-            change = elections.with_broker(topic_id, index, partition, election_rules(context, topic_id, partition))
-            if change is not None:
-                tx.emit(change)

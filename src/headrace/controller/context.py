@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace.base.ids import Uuid
+from headrace.controller.broker_sessions import BrokerSessions
+from headrace.controller.partition_index import PartitionIndex, PartitionKey
 from headrace.metadata.image import BROKER_CONFIG, TOPIC_CONFIG, Broker, Partition
 from headrace.metadata.layers import BrokerLayers
 from headrace.metadata.records import METADATA_VERSION_MAX
@@ -42,16 +44,22 @@ class ControllerContext:
     session_timeout_ms: int = 9_000
     undo: UndoLog = field(default_factory=UndoLog)
     state: ClusterState = field(init=False)
-    last_heartbeat_ms: dict[int, int] = field(default_factory=dict)
+    sessions: BrokerSessions = field(init=False)
+    index: PartitionIndex = field(default_factory=PartitionIndex)
 
     def __post_init__(self) -> None:
         self.state = ClusterState(lambda: Table(self.undo))
+        self.sessions = BrokerSessions(self.session_timeout_ms)
 
     def brokers(self) -> list[tuple[int, Broker]]:
         return self._items(self.state.brokers)
 
     def partitions(self) -> list[tuple[tuple[Uuid, int], Partition]]:
         return self._items(self.state.partitions)
+
+    def partitions_on(self, broker_id: int) -> list[tuple[PartitionKey, Partition]]:
+        """Return the partitions that have a replica on the broker."""
+        return self.index.of(broker_id, self.state, can_undo=len(self.undo) > 0)
 
     def topic_names(self) -> list[str]:
         return [name for name, _ in self._items(self.state.topic_ids)]
@@ -85,6 +93,13 @@ class ControllerContext:
     @property
     def metadata_version(self) -> int:
         return self.state.features.get(METADATA_VERSION) or METADATA_VERSION_MAX
+
+    @property
+    def rebalance_interval_ms(self) -> int | None:
+        """Return the interval between rebalances of leaders, or None if there are none."""
+        seconds = self.settings.get("leader.imbalance.check.interval.seconds")
+        enabled = self.settings.get("auto.leader.rebalance.enable") is True
+        return seconds * 1000 if enabled and isinstance(seconds, int) else None
 
     @property
     def elr_enabled(self) -> bool:

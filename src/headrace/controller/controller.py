@@ -8,11 +8,14 @@ from typing import Any
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.controller import (
     acls,
+    alter_partition,
     brokers,
     configs,
+    controllers,
     credentials,
     directories,
     features,
+    leadership,
     partitions,
     producer_ids,
     reassignments,
@@ -23,11 +26,13 @@ from headrace.metadata.state import replay
 from headrace.metadata.transactions import TransactionBuffer
 from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from headrace.protocol.messages.alter_configs import AlterConfigsRequest
+from headrace.protocol.messages.alter_partition import AlterPartitionRequest
 from headrace.protocol.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
 from headrace.protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
 from headrace.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest
+from headrace.protocol.messages.controller_registration import ControllerRegistrationRequest
 from headrace.protocol.messages.create_acls import CreateAclsRequest
 from headrace.protocol.messages.create_partitions import CreatePartitionsRequest
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
@@ -43,6 +48,7 @@ from headrace.protocol.messages.update_features import UpdateFeaturesRequest
 DECISIONS: dict[type[Any], Callable[[ControllerContext, Any, int, Tx], None]] = {
     BrokerRegistrationRequest: brokers.register,
     BrokerHeartbeatRequest: brokers.heartbeat,
+    ControllerRegistrationRequest: controllers.register,
     CreateTopicsRequest: topics.create,
     DeleteTopicsRequest: topics.delete,
     CreatePartitionsRequest: partitions.create,
@@ -53,6 +59,7 @@ DECISIONS: dict[type[Any], Callable[[ControllerContext, Any, int, Tx], None]] = 
     AlterConfigsRequest: configs.alter,
     UpdateFeaturesRequest: features.update,
     UnregisterBrokerRequest: brokers.unregister,
+    AlterPartitionRequest: alter_partition.alter,
     AssignReplicasToDirsRequest: directories.assign,
     AllocateProducerIdsRequest: producer_ids.allocate,
     CreateAclsRequest: acls.create,
@@ -85,11 +92,18 @@ class Controller:
         self._bootstrapped = True
         for counted in self._transaction.admit(record):
             replay(self.context.state, counted)
+            self.context.index.note(counted)
             if self.on_applied is not None:
                 self.on_applied(counted, offset)
 
     def on_timer(self, timer: Hashable, now_ms: int, tx: Tx) -> None:
-        brokers.session_ended(self.context, timer, now_ms, tx)
+        match timer:
+            case (brokers.SESSION, int(broker_id)):
+                brokers.session_ended(self.context, broker_id, now_ms, tx)
+            case (leadership.REBALANCE,):
+                leadership.rebalance(self.context, now_ms, tx)
+            case _:
+                raise AssertionError(f"the controller has no timer {timer}")
 
     def on_leading(self, now_ms: int, tx: Tx) -> None:
         if self._transaction.is_open:
@@ -100,3 +114,4 @@ class Controller:
             if self.context.elr_enabled:
                 features.make_elr_safe(self.context, tx)
         brokers.fresh_sessions(self.context, now_ms, tx)
+        leadership.schedule_rebalance(self.context, now_ms, tx)

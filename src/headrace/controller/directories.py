@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import Uuid
-from headrace.controller import brokers, elections
+from headrace.controller import elections, leadership
+from headrace.controller.brokers import check_epoch
 from headrace.controller.context import ControllerContext, Tx
 from headrace.metadata.image import UNASSIGNED
 from headrace.metadata.records import DIRECTORIES_LEVEL
@@ -22,13 +23,7 @@ def assign(context: ControllerContext, request: AssignReplicasToDirsRequest, now
             ErrorCode.UNSUPPORTED_VERSION,
             f"directories of replicas need metadata.version {DIRECTORIES_LEVEL}, the cluster has {context.metadata_version}",
         )
-    broker = context.state.brokers.get(request.broker_id)
-    if broker is None:
-        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {request.broker_id} is not registered")
-    if broker.epoch != request.broker_epoch:
-        raise KafkaError(
-            ErrorCode.STALE_BROKER_EPOCH, f"broker {broker.id} is at epoch {broker.epoch}, not {request.broker_epoch}"
-        )
+    broker = check_epoch(context, request.broker_id, request.broker_epoch)
     response = AssignReplicasToDirsResponse()
     for directory in request.directories:
         directory_result = AssignReplicasToDirsResponse.DirectoryData(id=directory.id)
@@ -65,12 +60,12 @@ def _assign_one(
         ]
         tx.emit(PartitionChangeRecord(partition_id=index, topic_id=topic_id, directories=directories))
     new = context.state.partitions[(topic_id, index)]
-    if not brokers.has_directory(context, new, broker_id):
+    if not leadership.has_directory(context, new, broker_id):
         change = elections.without_broker(
-            topic_id, index, new, broker_id, brokers.election_rules(context, topic_id, new, without=broker_id)
+            topic_id, index, new, broker_id, leadership.election_rules(context, topic_id, new, without=broker_id)
         )
     elif not new.has_leader:
-        change = elections.with_broker(topic_id, index, new, brokers.election_rules(context, topic_id, new))
+        change = elections.with_broker(topic_id, index, new, leadership.election_rules(context, topic_id, new))
     else:
         change = None
     if change is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.controller.context import ELR_FEATURE, ControllerContext, Tx
+from headrace.controller.controllers import other_controllers
 from headrace.metadata.image import BROKER_CONFIG
 from headrace.metadata.records import ELR_LEVEL
 from headrace.metadata.state import KRAFT_VERSION, METADATA_VERSION
@@ -76,6 +77,7 @@ def _update(
 
 def _check_supported(context: ControllerContext, name: str, level: int) -> None:
     supporters = [(f"Local controller {context.node_id}", context.supported_features.get(name, (0, 0)))]
+    supporters += [(f"Controller {number}", levels) for number, levels in other_controllers(context, name)]
     supporters += [(f"Broker {broker.id}", broker.features.get(name, (0, 0))) for _, broker in context.brokers()]
     for supporter, (low, high) in supporters:
         if not low <= level <= high:

@@ -7,8 +7,9 @@ from collections import Counter
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import Uuid
 from headrace.controller import elections
-from headrace.controller.brokers import election_rules, usable
+from headrace.controller.brokers import usable
 from headrace.controller.context import ControllerContext, Tx
+from headrace.controller.leadership import election_rules
 from headrace.controller.placement import assign_replicas
 from headrace.controller.topics import PARTITIONS_PER_REQUEST_MAX, active_of, check_replicas, new_partition
 from headrace.metadata.image import Partition

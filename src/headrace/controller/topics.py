@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import METADATA_TOPIC, ZERO_UUID, Uuid, new_uuid
-from headrace.controller import brokers
+from headrace.controller import brokers, leadership
 from headrace.controller.context import ControllerContext, Tx
 from headrace.controller.placement import assign_replicas
 from headrace.metadata.image import TOPIC_CONFIG, UNASSIGNED
@@ -183,7 +183,7 @@ def _create_one(
 
 def active_of(context: ControllerContext, replicas: list[int], index: int, *, by_hand: bool) -> list[int]:
     """Return the replicas that can be in sync from the start. Raise KafkaError if there are none."""
-    isr = [replica for replica in replicas if brokers.is_active(context, replica)]
+    isr = [replica for replica in replicas if leadership.is_active(context, replica)]
     if not isr and by_hand:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,

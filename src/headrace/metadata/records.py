@@ -12,8 +12,10 @@ from headrace.protocol.messages.stored.metadata_brokers import BrokerRegistratio
 from headrace.protocol.messages.stored.metadata_topics import PartitionChangeRecord, PartitionRecord
 from headrace.protocol.stored import decode_framed, encode_framed
 
-# Levels of metadata.version that change the records we write.
+# Levels of metadata.version that change which records we write, and how.
 METADATA_VERSION_MIN, METADATA_VERSION_MAX = 7, 30  # 3.3-IV3, 4.3-IV0
+NO_BUMP_LEVEL = 12  # 3.6-IV0: the leader epoch no longer increases when the ISR shrinks
+CONTROLLERS_LEVEL = 15  # 3.7-IV0: controllers register
 DIRECTORIES_LEVEL = 17  # 3.7-IV2: replicas have directories
 ELR_LEVEL = 23  # 4.0-IV1: eligible leader replicas
 CORDONED_LEVEL = 30  # 4.3-IV0: log dirs can be cordoned

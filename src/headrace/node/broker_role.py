@@ -277,7 +277,8 @@ class BrokerRole:
         for listener in self._listeners:
             listener.stop_accepting()
         try:
-            await self.registration.leave()
+            if self._settings.flag("controlled.shutdown.enable"):
+                await self.registration.leave()
         except (OSError, HeadraceError) as error:
             log.warning(
                 "the shutdown of this broker could not be reported to the controller: %s; stopping anyway", error

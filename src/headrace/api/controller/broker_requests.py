@@ -21,9 +21,14 @@ from headrace.metadata.state import ClusterState
 from headrace.protocol.apis import ApiKey
 from headrace.protocol.errors import DecodeError
 from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from headrace.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from headrace.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from headrace.protocol.messages.controller_registration import (
+    ControllerRegistrationRequest,
+    ControllerRegistrationResponse,
+)
 from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from headrace.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
@@ -82,6 +87,8 @@ class ControllerApi:
             Service(ApiKey.BROKER_HEARTBEAT, (0, 2), self.heartbeat, CLUSTER_ACTION),
             Service(ApiKey.ALLOCATE_PRODUCER_IDS, (0, 0), self.allocate_producer_ids, CLUSTER_ACTION),
             Service(ApiKey.ASSIGN_REPLICAS_TO_DIRS, (0, 0), self.assign_replicas_to_dirs, CLUSTER_ACTION),
+            Service(ApiKey.ALTER_PARTITION, (2, 3), self.alter_partition, CLUSTER_ACTION),
+            Service(ApiKey.CONTROLLER_REGISTRATION, (0, 0), self.register_controller, CLUSTER_ACTION),
         ]
 
     async def register(self, context: RequestContext, request: BrokerRegistrationRequest) -> Any:
@@ -95,6 +102,14 @@ class ControllerApi:
 
     async def assign_replicas_to_dirs(self, context: RequestContext, request: AssignReplicasToDirsRequest) -> Any:
         return await self._decide_for_broker(context, request, AssignReplicasToDirsResponse)
+
+    async def alter_partition(self, context: RequestContext, request: AlterPartitionRequest) -> Any:
+        return await self._decide_for_broker(context, request, AlterPartitionResponse)
+
+    async def register_controller(self, context: RequestContext, request: ControllerRegistrationRequest) -> Any:
+        return await self.decide(
+            request, lambda code, text: ControllerRegistrationResponse(error_code=code, error_message=text)
+        )
 
     async def _decide_for_broker(self, context: RequestContext, request: Any, response: Any) -> Any:
         refusal = self._foreign_brokers.refusal(context, request.broker_id)

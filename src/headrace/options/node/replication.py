@@ -27,6 +27,9 @@ REPLICATION_OPTIONS = OptionTable(
         False,
         "whether a replica that lacks records may become leader if no other is left",
     ),
+    Option("auto.leader.rebalance.enable", Kind.BOOLEAN, True, "whether leadership returns to the preferred replica"),
+    Option("leader.imbalance.check.interval.seconds", Kind.LONG, 300, "interval between checks of that", at_least=1),
+    Option("controlled.shutdown.enable", Kind.BOOLEAN, True, "whether leadership moves away before a broker stops"),
     *unused(
         ONE_NODE,
         Option(
@@ -71,19 +74,12 @@ REPLICATION_OPTIONS = OptionTable(
             "bytes per second that a follower may fetch of throttled replicas",
         ),
         Option(
-            "auto.leader.rebalance.enable", Kind.BOOLEAN, True, "whether leadership returns to the preferred replica"
-        ),
-        Option(
-            "leader.imbalance.check.interval.seconds", Kind.LONG, 300, "interval between checks of that", at_least=1
-        ),
-        Option(
             "unclean.leader.election.interval.ms",
             Kind.LONG,
             300_000,
             "interval between checks for partitions without a leader",
             at_least=1,
         ),
-        Option("controlled.shutdown.enable", Kind.BOOLEAN, True, "whether leadership moves away before a broker stops"),
         Option("replication.quota.window.num", Kind.INT, 11, "samples for throttled replication", at_least=1),
         Option("replication.quota.window.size.seconds", Kind.INT, 1, "length of such a sample", at_least=1),
     ),
