@@ -11,7 +11,6 @@ from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import Uuid
 from headrace.controller.context import ControllerContext
 from headrace.controller.controller import Controller
-from headrace.controller.placement import assign_replicas
 from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest
@@ -201,11 +200,3 @@ def test_the_controller_state_is_rebuilt_from_the_log() -> None:
     assert list(runtime.load([(0, harness.journal.written)])) == [len(harness.journal.written)]
     assert again.partitions() == harness.context.partitions() and again.brokers() == harness.context.brokers()
     assert again.state.next_producer_id() == 1000
-
-
-def test_placement_spreads_leaders_and_never_repeats_a_replica() -> None:
-    for seed in range(20):
-        placed = assign_replicas(12, 3, [1, 2, 3, 4], random.Random(seed))
-        assert all(len(set(replicas)) == 3 for replicas in placed)
-        leaders = [replicas[0] for replicas in placed]
-        assert {leaders.count(broker) for broker in (1, 2, 3, 4)} == {3}

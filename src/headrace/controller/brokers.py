@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.controller import leadership
 from headrace.controller.context import ControllerContext, Tx
+from headrace.controller.placement import Candidate
 from headrace.metadata.image import Broker
 from headrace.metadata.records import CORDONED_LEVEL, DIRECTORIES_LEVEL
 from headrace.options.table import LONG_MAX
@@ -225,12 +226,12 @@ def unregister(context: ControllerContext, request: UnregisterBrokerRequest, now
     tx.reply(tx.ticket, UnregisterBrokerResponse(error_message=None))
 
 
-def usable(context: ControllerContext) -> list[int]:
-    """Return the brokers that may get new replicas."""
+def usable(context: ControllerContext) -> list[Candidate]:
+    """Return the brokers that may get new replicas: neither shutting down nor cordoned, but possibly fenced."""
     return [
-        broker_id
-        for broker_id, _ in sorted(context.brokers())
-        if leadership.is_active(context, broker_id) and not is_cordoned(context, broker_id)
+        Candidate(broker_id, broker.rack, not broker.fenced)
+        for broker_id, broker in sorted(context.brokers())
+        if not broker.in_controlled_shutdown and not is_cordoned(context, broker_id)
     ]
 
 
