@@ -121,7 +121,7 @@ def heartbeat(context: ControllerContext, request: BrokerHeartbeatRequest, now_m
     if request.want_shut_down:
         should_shut_down = _shut_down(context, broker, tx, at_once=request.want_fence)
     elif request.want_fence:
-        _fence(context, broker, tx)
+        fence(context, broker, tx)
     elif broker.fenced and caught_up:
         tx.emit(_change(broker, fenced=-1))
         leadership.move_in(context, broker.id, tx)
@@ -160,7 +160,7 @@ def _shut_down(context: ControllerContext, broker: Broker, tx: Tx, *, at_once: b
         offset = sessions.shutdown_offsets.setdefault(broker.id, tx.next_offset() - 1)
         if leadership.has_leaderships(context, broker.id) or _lowest_active_offset(context) < offset:
             return False
-    _fence(context, broker, tx)
+    fence(context, broker, tx)
     return True
 
 
@@ -195,7 +195,7 @@ def _directories(context: ControllerContext, broker: Broker, request: BrokerHear
 def session_ended(context: ControllerContext, broker_id: int, now_ms: int, tx: Tx) -> None:
     broker = context.state.brokers.get(broker_id)
     if broker is not None and context.sessions.is_expired(broker_id, now_ms):
-        _fence(context, broker, tx)
+        fence(context, broker, tx)
 
 
 def fresh_sessions(context: ControllerContext, now_ms: int, tx: Tx) -> None:
@@ -246,7 +246,8 @@ def _extend_session(context: ControllerContext, broker_id: int, now_ms: int, tx:
     tx.arm((SESSION, broker_id), now_ms + context.session_timeout_ms)
 
 
-def _fence(context: ControllerContext, broker: Broker, tx: Tx) -> None:
+def fence(context: ControllerContext, broker: Broker, tx: Tx) -> None:
+    """Fence a broker and move its leadership and ISR membership away, unless it is fenced already."""
     if not broker.fenced:
         tx.emit(_change(broker, fenced=1))
         leadership.move_away(context, broker.id, tx)

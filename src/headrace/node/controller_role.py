@@ -128,7 +128,7 @@ class ControllerRole:
 
     def _make_dispatcher(self, quorum: QuorumApi) -> Dispatcher:
         context, node = self._machine.context, self._node
-        controller = ControllerApi(
+        controller = self._broker_requests = ControllerApi(
             lambda: self.runtime,
             self._clock,
             self._loop,
@@ -136,6 +136,7 @@ class ControllerRole:
             context.state,
             self._authority,
             ForeignBrokers(self._settings.node_id, self._loop.time),
+            (self._settings.text("inter.broker.listener.name") or "").upper(),
         )
         versions = ApiVersionsApi(
             lambda: table,
@@ -230,6 +231,7 @@ class ControllerRole:
     def _end(self) -> None:
         if self._ticker is not None:
             self._ticker.cancel()
+        self._broker_requests.stop()
         for listener in self._listeners:
             listener.stop()
 

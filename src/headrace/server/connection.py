@@ -82,6 +82,9 @@ class Connection(asyncio.BufferedProtocol):
         for response in waiting:
             if isinstance(response, Deferred) and not response.done:
                 response.abandon()
+        on_lost, self.peer.on_lost = self.peer.on_lost, None
+        if on_lost is not None:
+            on_lost()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if not self._owns_buffer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from headrace.security.principals import ANONYMOUS, Principal
@@ -22,6 +22,7 @@ class Peer:
         "authority",
         "client_software",
         "listener",
+        "on_lost",
         "port",
         "principal",
         "source_port",
@@ -44,6 +45,7 @@ class Peer:
         self.authority = authority
         self.authentication: Authentication | None = None  # set on SASL listeners
         self.client_software = ""
+        self.on_lost: Callable[[], None] | None = None  # called once, when the connection is lost or closed
 
 
 class RequestContext:

@@ -10,6 +10,7 @@ import ipaddress
 from collections.abc import Callable
 from typing import Any
 
+from headrace.api.controller.broker_connections import BrokerConnections
 from headrace.api.controller.foreign_brokers import ForeignBrokers
 from headrace.api.permissions import CLUSTER_ACTION, on_topics
 from headrace.api.topics.topic_permissions import hide_options, split_creations, split_deletions
@@ -17,6 +18,8 @@ from headrace.base.clock import Clock
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import Uuid
 from headrace.broker.forwarding import decode_principal
+from headrace.controller.fast_fencing import FenceDeadBroker
+from headrace.metadata.image import Broker
 from headrace.metadata.state import ClusterState
 from headrace.protocol.apis import ApiKey
 from headrace.protocol.errors import DecodeError
@@ -58,6 +61,7 @@ class ControllerApi:
     """Handlers of a controller listener.
 
     `state` is the newest cluster state, to find topics by id. `authority` authorizes clients whose requests arrive in an Envelope.
+    `listener` is the one by which brokers reach each other.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class ControllerApi:
         state: ClusterState,
         authority: Authority,
         foreign_brokers: ForeignBrokers,
+        listener: str,
     ) -> None:
         self._runtime = runtime
         self._clock = clock
@@ -77,6 +82,18 @@ class ControllerApi:
         self._state = state
         self._authority = authority
         self._foreign_brokers = foreign_brokers
+        self._connections = BrokerConnections(self._find_active, self._fence_dead, listener, clock, loop)
+
+    def stop(self) -> None:
+        """Stop watching brokers, before the listeners close their connections."""
+        self._connections.stop()
+
+    def _find_active(self, broker_id: int) -> Broker | None:
+        broker = self._state.brokers.get(broker_id) if self._runtime().leading else None
+        return None if broker is None or broker.fenced else broker
+
+    def _fence_dead(self, request: FenceDeadBroker) -> None:
+        self._runtime().submit(request, self._clock.now_ms(), lambda fenced, error: None)
 
     def services(self) -> list[Service]:
         return [
@@ -95,7 +112,10 @@ class ControllerApi:
         return await self._decide_for_broker(context, request, BrokerRegistrationResponse)
 
     async def heartbeat(self, context: RequestContext, request: BrokerHeartbeatRequest) -> Any:
-        return await self._decide_for_broker(context, request, BrokerHeartbeatResponse)
+        response: BrokerHeartbeatResponse = await self._decide_for_broker(context, request, BrokerHeartbeatResponse)
+        if response.error_code == ErrorCode.NONE:
+            self._connections.watch(context.peer, request.broker_id)
+        return response
 
     async def allocate_producer_ids(self, context: RequestContext, request: AllocateProducerIdsRequest) -> Any:
         return await self._decide_for_broker(context, request, AllocateProducerIdsResponse)

@@ -1,0 +1,102 @@
+"""Watches the connections of brokers to the active controller, and finds out whether a broker that lost its own is dead.
+
+A process that is gone closes its connections, and its listener refuses new ones. A broker that is only slow or cut off does neither;
+its session ends in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from headrace.base.clock import Clock
+from headrace.controller.fast_fencing import FenceDeadBroker
+from headrace.metadata.image import Broker, Endpoint
+from headrace.server.context import Peer
+
+log = logging.getLogger(__name__)
+
+PROBES = 2
+PROBE_PAUSE_S = 0.05
+PROBE_S_MAX = 0.07  # both probes and the pause together take less than 200 ms
+
+
+class BrokerConnections:
+    """Reports dead brokers to `report`.
+
+    `find` returns a broker that is registered and not fenced, or None, which is also the answer of a controller that does not lead.
+    `listener` names the listener that is probed; a broker without it is probed at its first one.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[int], Broker | None],
+        report: Callable[[FenceDeadBroker], None],
+        listener: str,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._find = find
+        self._report = report
+        self._listener = listener
+        self._clock = clock
+        self._loop = loop
+        self._probing: dict[int, asyncio.Task[None]] = {}  # at most one task per broker
+        self._stopped = False
+
+    def watch(self, peer: Peer, broker_id: int) -> None:
+        """Probe the broker when the connection from which it has sent a heartbeat is lost."""
+        if peer.on_lost is None and not peer.authority.is_own_node:
+            peer.on_lost = partial(self._lost, broker_id)
+
+    def stop(self) -> None:
+        """Stop probing: connections that are lost from now on are closed by this node itself."""
+        self._stopped = True
+        for task in self._probing.values():
+            task.cancel()
+
+    def _lost(self, broker_id: int) -> None:
+        if self._stopped or broker_id in self._probing:
+            return
+        broker = self._find(broker_id)
+        if broker is not None and broker.endpoints:
+            task = self._loop.create_task(self._probe(broker, self._clock.now_ms()))
+            self._probing[broker_id] = task
+            task.add_done_callback(lambda _: self._probing.pop(broker_id, None))
+
+    async def _probe(self, broker: Broker, lost_ms: int) -> None:
+        endpoint = broker.endpoint(self._listener) or broker.endpoints[0]
+        for probe in range(PROBES):
+            if probe:
+                await asyncio.sleep(PROBE_PAUSE_S)
+            if not await self._refuses(endpoint):
+                return
+        log.warning(
+            "broker %d closed its connection, and %s:%d refuses new ones: its process is gone; fencing it at once",
+            broker.id,
+            endpoint.host,
+            endpoint.port,
+        )
+        self._report(FenceDeadBroker(broker.id, broker.epoch, lost_ms))
+
+    async def _refuses(self, endpoint: Endpoint) -> bool:
+        try:
+            async with asyncio.timeout(PROBE_S_MAX):
+                transport, _ = await self._loop.create_connection(asyncio.Protocol, endpoint.host, endpoint.port)
+        except OSError as error:  # also a timeout, which is no refusal
+            return _is_refusal(error)
+        transport.abort()
+        return False
+
+
+def _is_refusal(error: OSError) -> bool:
+    """Return whether every address of the host refused the connection; asyncio joins several errors in one text."""
+    if isinstance(error, ConnectionRefusedError):
+        return True
+    text = str(error)
+    return text.startswith("Multiple exceptions") and text.count("[Errno ") == text.count(
+        f"[Errno {errno.ECONNREFUSED}]"
+    )

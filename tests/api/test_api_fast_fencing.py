@@ -1,0 +1,141 @@
+"""Fast fencing: a broker whose connection is lost is fenced at once only if its listener refuses connections."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from tests.controller.controller_harness import ControllerHarness
+from tests.fakes import FakeClock
+
+from headrace.api.controller import broker_connections
+from headrace.api.controller.broker_connections import BrokerConnections
+from headrace.base.ids import Uuid
+from headrace.controller.fast_fencing import FenceDeadBroker
+from headrace.metadata.image import Broker, Endpoint
+from headrace.protocol.messages.create_topics import CreateTopicsRequest
+from headrace.server.authority import ALLOW_ALL, OWN_NODE
+from headrace.server.context import Peer
+
+HOST = "127.0.0.1"
+
+
+class Watcher:
+    """The connections of broker 7, whose listener is at `port`, and what was reported about it."""
+
+    def __init__(self, port: int, host: str = HOST) -> None:
+        endpoints = (Endpoint("OUTER", HOST, 1, 0), Endpoint("INNER", host, port, 0))
+        self.broker: Broker | None = Broker(
+            id=7, epoch=3, incarnation_id=Uuid(bytes(16)), endpoints=endpoints, features={}, rack=None, fenced=False,
+            in_controlled_shutdown=False, log_dirs=(),
+        )  # fmt: skip
+        self.reports: list[FenceDeadBroker] = []
+        self.connections = BrokerConnections(
+            lambda broker_id: self.broker,
+            self.reports.append,
+            "INNER",
+            FakeClock(500),
+            asyncio.get_running_loop(),
+        )
+        self.peer = Peer("CONTROLLER", HOST, authority=ALLOW_ALL)
+        self.connections.watch(self.peer, 7)
+
+    async def lose_connection(self) -> None:
+        assert self.peer.on_lost is not None
+        self.peer.on_lost()
+        await asyncio.sleep(0.25)
+
+
+async def refused_port() -> int:
+    server = await asyncio.start_server(lambda reader, writer: writer.close(), HOST, 0)
+    port: int = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+    return port
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, 10))
+
+
+@pytest.mark.parametrize("host", [HOST, "localhost"])
+def test_a_broker_whose_listener_refuses_connections_is_reported_within_200_ms(host: str) -> None:
+    async def work() -> None:
+        watcher = Watcher(await refused_port(), host)
+        started = time.monotonic()
+        assert watcher.peer.on_lost is not None
+        watcher.peer.on_lost()
+        while not watcher.reports:
+            await asyncio.sleep(0.005)
+        assert watcher.reports == [FenceDeadBroker(7, 3, 500)]
+        assert time.monotonic() - started < 2
+
+    run(work())
+
+
+def test_a_broker_that_accepts_connections_or_is_silent_is_not_reported() -> None:
+    async def work() -> None:
+        server = await asyncio.start_server(lambda reader, writer: writer.close(), HOST, 0)
+        watcher = Watcher(server.sockets[0].getsockname()[1])
+        await watcher.lose_connection()
+        assert watcher.reports == []
+        server.close()
+
+    run(work())
+
+
+def test_a_broker_that_restarts_between_the_probes_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_connections, "PROBE_PAUSE_S", 0.1)
+
+    async def work() -> None:
+        port = await refused_port()
+        watcher = Watcher(port)
+        assert watcher.peer.on_lost is not None
+        watcher.peer.on_lost()
+        await asyncio.sleep(0.05)
+        server = await asyncio.start_server(lambda reader, writer: writer.close(), HOST, port)
+        await asyncio.sleep(0.2)
+        assert watcher.reports == []
+        server.close()
+
+    run(work())
+
+
+def test_fenced_brokers_and_the_node_itself_are_not_probed_and_stopping_ends_probes() -> None:
+    async def work() -> None:
+        watcher = Watcher(await refused_port())
+        watcher.broker = None
+        await watcher.lose_connection()
+        assert watcher.reports == []
+        own = Peer("CONTROLLER", HOST, authority=OWN_NODE)
+        watcher.connections.watch(own, 7)
+        assert own.on_lost is None
+        watcher = Watcher(await refused_port())
+        assert watcher.peer.on_lost is not None
+        watcher.peer.on_lost()
+        watcher.connections.stop()
+        await asyncio.sleep(0.25)
+        watcher.peer.on_lost()
+        await asyncio.sleep(0.25)
+        assert watcher.reports == []
+
+    run(work())
+
+
+def test_the_decision_fences_a_broker_only_if_it_was_not_heard_of_since() -> None:
+    harness = ControllerHarness((1, 2))
+    harness.create(CreateTopicsRequest.CreatableTopic(name="t", num_partitions=2, replication_factor=2))
+    harness.heartbeat(1, now_ms=1_000)
+    epoch = harness.epochs[1]
+    for request in (
+        FenceDeadBroker(1, epoch, lost_ms=999),
+        FenceDeadBroker(1, epoch + 1, lost_ms=1_000),
+        FenceDeadBroker(9, epoch, lost_ms=1_000),
+    ):
+        assert harness.send_request(request) is False  # type: ignore[arg-type]
+    assert harness.send_request(FenceDeadBroker(1, epoch, lost_ms=1_000)) is True  # type: ignore[arg-type]
+    assert harness.context.state.brokers[1].fenced and harness.partition("t").leader == 2
+    assert not harness.heartbeat(1, now_ms=1_100).is_fenced  # it was alive after all
