@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.base.ids import Uuid
 from headrace.controller.broker_sessions import BrokerSessions
+from headrace.controller.election_counts import ElectionCounts
 from headrace.controller.partition_index import PartitionIndex, PartitionKey
 from headrace.metadata.image import BROKER_CONFIG, TOPIC_CONFIG, Broker, Partition
 from headrace.metadata.layers import BrokerLayers
@@ -46,6 +47,7 @@ class ControllerContext:
     state: ClusterState = field(init=False)
     sessions: BrokerSessions = field(init=False)
     index: PartitionIndex = field(default_factory=PartitionIndex)
+    elections: ElectionCounts = field(default_factory=ElectionCounts)
 
     def __post_init__(self) -> None:
         self.state = ClusterState(lambda: Table(self.undo))

@@ -93,6 +93,8 @@ class Controller:
     def apply(self, record: Any, offset: int) -> None:
         self._bootstrapped = True
         for counted in self._transaction.admit(record):
+            if self.undo.recording:  # it is decided here, not loaded from the log
+                self.context.elections.count(counted, self.context.state)
             replay(self.context.state, counted)
             self.context.index.note(counted)
             if self.on_applied is not None:

@@ -1,4 +1,4 @@
-"""The controller's view of the cluster for /metrics: KafkaController, under jmx_exporter's names."""
+"""The controller's view of the cluster for /metrics: KafkaController and ControllerStats, under jmx_exporter's names."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ _HELP = {
     "offlinepartitionscount": "Partitions without a leader.",
     "preferredreplicaimbalancecount": "Partitions led by another replica than the preferred one.",
 }
+_STATS_PREFIX = "kafka_controller_controllerstats_"
 
 
 class ControllerMetrics:
-    """A section of /metrics. A controller that does not lead reports only zeros, so that sums over a cluster are right."""
+    """A section of /metrics. A controller that does not lead reports zeros as gauges, so that sums over a cluster are right.
+
+    Elections are counted by the controller that decided them.
+    """
 
     def __init__(self, context: ControllerContext, is_active: Callable[[], bool]) -> None:
         self._context = context
@@ -45,3 +49,18 @@ class ControllerMetrics:
                     yield b""  # let other tasks run
         for name, help in _HELP.items():
             yield from family(_PREFIX + name, help, "gauge", [("", values[name])])
+        elections = self._context.elections
+        for name, help, count in (
+            ("leaderelectionrateandtimems_count", "Leaders elected.", elections.elected),
+            (
+                "electionfromeligibleleaderreplicas_total",
+                "Leaders elected that were not in sync, but eligible: no records were lost.",
+                elections.from_elr,
+            ),
+            (
+                "uncleanleaderelections_total",
+                "Leaders elected that were not in sync: records may have been lost.",
+                elections.unclean,
+            ),
+        ):
+            yield from family(_STATS_PREFIX + name, help, "counter", [("", count)])

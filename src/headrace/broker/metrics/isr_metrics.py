@@ -1,4 +1,4 @@
-"""Counts changes of in-sync replicas and leaders for /metrics, as they appear in the metadata."""
+"""Counts changes of in-sync replicas for /metrics, as they appear in the metadata."""
 
 from __future__ import annotations
 
@@ -8,22 +8,12 @@ from headrace.metadata.loader import Changes
 
 
 class IsrMetrics:
-    """A metadata publisher that counts ISR changes of partitions led by this broker, and elections of all partitions."""
+    """A metadata publisher that counts ISR changes of partitions led by this broker."""
 
     def __init__(self, metrics: Metrics, node_id: int) -> None:
         self._node_id = node_id
         self._shrinks = metrics.counter("kafka_server_replicamanager_isrshrinks_total", "In-sync replicas lost.")
         self._expands = metrics.counter("kafka_server_replicamanager_isrexpands_total", "In-sync replicas regained.")
-        self._elections = 0
-        metrics.gauge(
-            "kafka_controller_controllerstats_leaderelectionrateandtimems_count",
-            "Leaders elected.",
-            lambda: float(self._elections),
-        )
-        self._unclean = metrics.counter(
-            "kafka_controller_controllerstats_uncleanleaderelections_total",
-            "Leaders elected that were not in sync: records may have been lost.",
-        )
 
     def publish(self, old: Image, new: Image, changes: Changes) -> None:
         for name in changes.topics:
@@ -35,9 +25,6 @@ class IsrMetrics:
                     self._compare(was, now)
 
     def _compare(self, was: Partition, now: Partition) -> None:
-        if now.leader_epoch != was.leader_epoch and now.has_leader:
-            self._elections += 1
-            self._unclean.value += now.leader not in was.isr and now.leader not in was.elr
         if self._node_id in (was.leader, now.leader):
             self._shrinks.value += not set(was.isr) <= set(now.isr)
             self._expands.value += not set(now.isr) <= set(was.isr)
