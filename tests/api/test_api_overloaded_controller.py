@@ -24,7 +24,7 @@ def refusal(error: Exception) -> tuple[ErrorCode, str]:
         loop, clock = asyncio.get_running_loop(), SimpleNamespace(now_ms=lambda: 0)
         unused: Any = None
         runtime: Any = RefusingRuntime(error)
-        api = ControllerApi(lambda: runtime, clock, loop, unused, unused, unused, unused, "")
+        api = ControllerApi(lambda: runtime, clock, loop, unused, unused, unused, "")
         return await api.decide(object(), lambda code, text: (code, text))
 
     result: tuple[ErrorCode, str] = asyncio.run(run())

@@ -13,7 +13,6 @@ from headrace.api.admin.user_scram_credentials import ControllerScramApi
 from headrace.api.api_versions import ApiVersionsApi
 from headrace.api.controller.admin_requests import ControllerAdminApi
 from headrace.api.controller.broker_requests import ControllerApi
-from headrace.api.controller.foreign_brokers import ForeignBrokers
 from headrace.api.controller.quorum_requests import Endpoints, QuorumApi
 from headrace.api.sasl import SaslApi
 from headrace.api.table import make_table
@@ -135,7 +134,6 @@ class ControllerRole:
             lambda: self.dispatcher,
             context.state,
             self._authority,
-            ForeignBrokers(self._settings.node_id, self._loop.time),
             (self._settings.text("inter.broker.listener.name") or "").upper(),
         )
         versions = ApiVersionsApi(

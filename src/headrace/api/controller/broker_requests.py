@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.api.controller.broker_connections import BrokerConnections
-from headrace.api.controller.foreign_brokers import ForeignBrokers
 from headrace.api.permissions import CLUSTER_ACTION, on_topics
 from headrace.api.topics.topic_permissions import hide_options, split_creations, split_deletions
 from headrace.base.clock import Clock
@@ -72,7 +71,6 @@ class ControllerApi:
         dispatcher: Callable[[], FrameHandler],
         state: ClusterState,
         authority: Authority,
-        foreign_brokers: ForeignBrokers,
         listener: str,
     ) -> None:
         self._runtime = runtime
@@ -81,7 +79,6 @@ class ControllerApi:
         self._dispatcher = dispatcher
         self._state = state
         self._authority = authority
-        self._foreign_brokers = foreign_brokers
         self._connections = BrokerConnections(self._find_active, self._fence_dead, listener, clock, loop)
 
     def stop(self) -> None:
@@ -109,32 +106,29 @@ class ControllerApi:
         ]
 
     async def register(self, context: RequestContext, request: BrokerRegistrationRequest) -> Any:
-        return await self._decide_for_broker(context, request, BrokerRegistrationResponse)
+        return await self._decide_for_broker(request, BrokerRegistrationResponse)
 
     async def heartbeat(self, context: RequestContext, request: BrokerHeartbeatRequest) -> Any:
-        response: BrokerHeartbeatResponse = await self._decide_for_broker(context, request, BrokerHeartbeatResponse)
+        response: BrokerHeartbeatResponse = await self._decide_for_broker(request, BrokerHeartbeatResponse)
         if response.error_code == ErrorCode.NONE:
             self._connections.watch(context.peer, request.broker_id)
         return response
 
     async def allocate_producer_ids(self, context: RequestContext, request: AllocateProducerIdsRequest) -> Any:
-        return await self._decide_for_broker(context, request, AllocateProducerIdsResponse)
+        return await self._decide_for_broker(request, AllocateProducerIdsResponse)
 
     async def assign_replicas_to_dirs(self, context: RequestContext, request: AssignReplicasToDirsRequest) -> Any:
-        return await self._decide_for_broker(context, request, AssignReplicasToDirsResponse)
+        return await self._decide_for_broker(request, AssignReplicasToDirsResponse)
 
     async def alter_partition(self, context: RequestContext, request: AlterPartitionRequest) -> Any:
-        return await self._decide_for_broker(context, request, AlterPartitionResponse)
+        return await self._decide_for_broker(request, AlterPartitionResponse)
 
     async def register_controller(self, context: RequestContext, request: ControllerRegistrationRequest) -> Any:
         return await self.decide(
             request, lambda code, text: ControllerRegistrationResponse(error_code=code, error_message=text)
         )
 
-    async def _decide_for_broker(self, context: RequestContext, request: Any, response: Any) -> Any:
-        refusal = self._foreign_brokers.refusal(context, request.broker_id)
-        if refusal is not None:
-            return response(error_code=refusal)
+    async def _decide_for_broker(self, request: Any, response: Any) -> Any:
         return await self.decide(request, lambda code, text: response(error_code=code))
 
     async def create_topics(self, context: RequestContext, request: CreateTopicsRequest) -> Any:
