@@ -20,6 +20,7 @@ from headrace.client.wire.node_link import Address, LinkOptions, NodeLink
 from headrace.protocol.compiler import codec
 from headrace.protocol.headers import read_request_header, response_header
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from headrace.protocol.messages.envelope import EnvelopeRequest
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
 
@@ -138,6 +139,21 @@ def test_an_envelope_is_repeated_only_if_it_was_certainly_not_carried_out() -> N
             with pytest.raises(NoResponse):
                 await channel.request(ENVELOPE)
             assert len(leader.requests) == 3
+            await channel.close()
+
+    run(work())
+
+
+def test_a_creation_of_topics_that_a_follower_refused_is_sent_to_the_leader() -> None:
+    async def work() -> None:
+        async with ScriptedController() as follower, ScriptedController() as leader:
+            refused = CreateTopicsResponse.CreatableTopicResult(name="t", error_code=ErrorCode.NOT_CONTROLLER)
+            follower.leads = False
+            follower.refusal = lambda request: CreateTopicsResponse(topics=[refused])
+            channel = make_channel(follower, leader)
+            request = CreateTopicsRequest(topics=[CreateTopicsRequest.CreatableTopic(name="t")])
+            assert (await channel.request(request)).topics == []
+            assert (len(follower.requests), len(leader.requests)) == (1, 1)
             await channel.close()
 
     run(work())

@@ -155,7 +155,12 @@ def test_a_controlled_shutdown_ends_when_the_controller_agrees() -> None:
     )
 
     async def work(loop: SimulatedLoop) -> None:
-        await registration(channel).leave()
-        assert len(channel.requests) == 3 and all(request.want_shut_down for request in channel.requests)
+        subject = registration(channel)
+        task = loop.create_task(subject.run())
+        await subject.leave()
+        assert len(channel.requests) == 3
+        await asyncio.sleep(2 * HEARTBEAT_S)  # a regular heartbeat must not make the broker active again
+        assert len(channel.requests) > 3 and all(request.want_shut_down for request in channel.requests)
+        task.cancel()
 
     run(work)

@@ -11,10 +11,12 @@ from tests.controller.controller_harness import ControllerHarness
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import Uuid
+from headrace.controller.partitions import PREFERRED, UNCLEAN
 from headrace.metadata.image import RECOVERED, RECOVERING, TOPIC_CONFIG, Partition
 from headrace.protocol.messages.alter_partition import AlterPartitionRequest
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest
+from headrace.protocol.messages.elect_leaders import ElectLeadersRequest
 
 BROKERS = (1, 2, 3)
 
@@ -228,6 +230,39 @@ def test_an_unclean_restart_of_a_member_removes_it_from_the_isr_before_it_is_act
     assert sets(harness) == (1, {1, 3}, set(), ())
     harness.restart(1, clean=False, now_ms=20_000)
     assert sets(harness)[:2] == (3, {3})
+
+
+# --- elections on request
+
+
+def elect(harness: ControllerHarness, election_type: int) -> ErrorCode:
+    partitions = [ElectLeadersRequest.TopicPartitions(topic="t", partitions=[0])]
+    response = harness.send_request(ElectLeadersRequest(election_type=election_type, topic_partitions=partitions))
+    return ErrorCode(response.replica_election_results[0].partition_result[0].error_code)
+
+
+def test_a_preferred_election_needs_the_first_replica_in_sync() -> None:
+    harness = make_harness()
+    fence(harness, 1)
+    assert harness.partition("t").leader == 2
+    assert elect(harness, PREFERRED) is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    harness.heartbeat(1)
+    assert elect(harness, PREFERRED) is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    harness.alter_isr("t", [1, 2, 3])
+    assert elect(harness, PREFERRED) is ErrorCode.NONE
+    assert sets(harness) == (1, {1, 2, 3}, set(), ())
+
+
+def test_an_unclean_election_takes_a_replica_that_is_not_eligible_only_on_request() -> None:
+    harness = make_harness()
+    harness.alter_isr("t", [1, 2])
+    for broker in (2, 1):
+        fence(harness, broker)
+    assert sets(harness) == (-1, set(), {1, 2}, (1,))
+    assert elect(harness, UNCLEAN) is ErrorCode.NONE
+    assert sets(harness) == (3, {3}, set(), ()) and harness.partition("t").leader_recovery_state == RECOVERING
+    fence(harness, 3)
+    assert elect(harness, UNCLEAN) is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
 
 
 # --- properties

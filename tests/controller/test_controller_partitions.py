@@ -1,4 +1,4 @@
-"""Partition creation, elections on demand, reassignments, features, and unregistering brokers."""
+"""Partition creation, elections on demand, features, and unregistering brokers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import Uuid
 from headrace.controller.elections import Rules, preferred, unclean, with_broker, without_broker
 from headrace.metadata.image import BROKER_CONFIG, RECOVERING, Partition
-from headrace.protocol.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
 from headrace.protocol.messages.create_partitions import CreatePartitionsRequest
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
 from headrace.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
-from headrace.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from headrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from headrace.protocol.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 
@@ -130,28 +128,6 @@ def test_an_unclean_election_picks_an_active_replica_and_marks_it_recovering() -
         assert (change.leader, change.isr, change.leader_recovery_state) == (2, [2], RECOVERING)
     assert unclean(ID, 0, gone, rules(set())) is None
     assert preferred(ID, 0, LED, rules({2})) is None
-
-
-def test_reassignments_may_only_reorder_the_replicas() -> None:
-    harness = make_harness((1, 2), 2)
-    assert harness.send_request(ListPartitionReassignmentsRequest()).topics == []
-
-    def reassign(index: int, replicas: list[int] | None) -> ErrorCode:
-        topic = AlterPartitionReassignmentsRequest.ReassignableTopic(
-            name="t",
-            partitions=[
-                AlterPartitionReassignmentsRequest.ReassignablePartition(partition_index=index, replicas=replicas)
-            ],
-        )
-        answer = harness.send_request(AlterPartitionReassignmentsRequest(topics=[topic]))
-        return ErrorCode(answer.responses[0].partitions[0].error_code)
-
-    before = harness.partition("t").replicas
-    assert reassign(0, list(before)[::-1]) is ErrorCode.NONE and harness.partition("t").replicas == before[::-1]
-    assert reassign(0, [1]) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
-    assert reassign(0, [1, 9]) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
-    assert reassign(0, None) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
-    assert reassign(9, [1, 2]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_unregistering_a_broker_moves_its_leadership_to_other_replicas() -> None:

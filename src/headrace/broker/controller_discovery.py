@@ -9,6 +9,7 @@ from headrace.base.errors import ConfigError, ErrorCode
 from headrace.base.ids import NO_NODE, NodeId
 from headrace.client.wire.node_link import Address
 from headrace.client.wire.opening import addresses
+from headrace.protocol.messages.create_topics import CreateTopicsResponse
 from headrace.protocol.messages.fetch import FetchResponse
 from headrace.protocol.messages.fetch_snapshot import FetchSnapshotResponse
 
@@ -27,24 +28,26 @@ class LeaderHint(NamedTuple):
 
 
 def refusal_of(response: Any) -> ErrorCode | None:
-    """Return the code of a response from a controller that does not lead, or None if it was carried out there."""
-    codes = [response.error_code]
-    if isinstance(response, FetchResponse):
-        codes += [data.error_code for topic in response.responses for data in topic.partitions]
-    elif isinstance(response, FetchSnapshotResponse):
-        codes += [data.error_code for topic in response.topics for data in topic.partitions]
+    """Return the code of a response from a controller that does not lead, or None if the leader has responded."""
+    if isinstance(response, CreateTopicsResponse):
+        codes = [topic.error_code for topic in response.topics]
+    else:
+        codes = [response.error_code, *(data.error_code for data in _partitions(response))]
     return next((ErrorCode(code) for code in codes if code in NOT_LEADING), None)
+
+
+def _partitions(response: Any) -> Sequence[Any]:
+    """Return the data of each partition in a response to a fetch of the metadata log, nothing for other responses."""
+    if isinstance(response, FetchResponse):
+        return [data for topic in response.responses for data in topic.partitions]
+    if isinstance(response, FetchSnapshotResponse):
+        return [data for topic in response.topics for data in topic.partitions]
+    return ()
 
 
 def hint_of(response: Any) -> LeaderHint | None:
     """Return the leader that the response to a fetch of the metadata log names, or None."""
-    if isinstance(response, FetchResponse):
-        partitions: Sequence[Any] = [data for topic in response.responses for data in topic.partitions]
-    elif isinstance(response, FetchSnapshotResponse):
-        partitions = [data for topic in response.topics for data in topic.partitions]
-    else:
-        return None
-    leader = next((data.current_leader for data in partitions if data.current_leader.leader_id >= 0), None)
+    leader = next((data.current_leader for data in _partitions(response) if data.current_leader.leader_id >= 0), None)
     if leader is None:
         return None
     address = next(

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.base.ids import NodeId
 from headrace.broker.controller_channel import ControllerChannel
 from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 
 PREFETCH_WHEN_LEFT = 100
+
+
+class NoProducerIds(HeadraceError):
+    """The controller allocated no block. Its error code means nothing to a client, which only has to retry."""
 
 
 class ProducerIds:
@@ -44,9 +48,12 @@ class ProducerIds:
         return self._requesting
 
     async def _fetch_block(self) -> None:
-        response: AllocateProducerIdsResponse = await self._channel.request(
-            AllocateProducerIdsRequest(broker_id=self._node_id, broker_epoch=self._broker_epoch())
-        )
+        try:
+            response: AllocateProducerIdsResponse = await self._channel.request(
+                AllocateProducerIdsRequest(broker_id=self._node_id, broker_epoch=self._broker_epoch())
+            )
+        except KafkaError as error:
+            raise NoProducerIds(str(error)) from error
         if response.error_code != ErrorCode.NONE:
-            raise KafkaError(ErrorCode(response.error_code), "the controller gave no producer ids")
+            raise NoProducerIds(f"the controller responded with {ErrorCode(response.error_code).name}")
         self._following = (response.producer_id_start, response.producer_id_start + response.producer_id_len)

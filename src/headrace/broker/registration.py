@@ -81,6 +81,7 @@ class Registration:
         self._reported_offline: set[Uuid] = set()
         self._unreported_since_s: float | None = None
         self._urgent = asyncio.Event()
+        self._leaving = False
         self.broker_epoch = -1
         self.fenced = True
 
@@ -218,10 +219,11 @@ class Registration:
 
         The controller agrees when the other brokers know the new leaders. Return after `CONTROLLED_SHUTDOWN_S_MAX` even if it has not.
         """
+        self._leaving = True  # also in the regular heartbeats, one of which would otherwise unfence this broker again
         deadline = asyncio.get_running_loop().time() + CONTROLLED_SHUTDOWN_S_MAX
         pause_s = 0.0  # a node alone need not wait for others
         while asyncio.get_running_loop().time() < deadline:
-            response = await self._heartbeat(want_shut_down=True)
+            response = await self._heartbeat()
             if response.should_shut_down:
                 return
             await asyncio.sleep(pause_s)
@@ -231,14 +233,14 @@ class Registration:
             CONTROLLED_SHUTDOWN_S_MAX,
         )
 
-    async def _heartbeat(self, *, want_shut_down: bool = False) -> BrokerHeartbeatResponse:
+    async def _heartbeat(self) -> BrokerHeartbeatResponse:
         offline = self._directories.offline_ids()
         response: BrokerHeartbeatResponse = await self._channel.request(
             BrokerHeartbeatRequest(
                 broker_id=self._identity.node_id,
                 broker_epoch=self.broker_epoch,
                 current_metadata_offset=self._metadata_offset(),
-                want_shut_down=want_shut_down,
+                want_shut_down=self._leaving,
                 offline_log_dirs=offline,
                 cordoned_log_dirs=self._directories.cordoned_ids(),
             )

@@ -13,6 +13,7 @@ from headrace.controller import elections, leadership
 from headrace.controller.brokers import check_epoch
 from headrace.controller.context import ControllerContext, Tx
 from headrace.metadata.image import RECOVERED, RECOVERING, Partition
+from headrace.metadata.state import LEADER_UNCHANGED
 from headrace.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 
 Proposed = AlterPartitionRequest.PartitionData
@@ -68,6 +69,8 @@ def _alter_one(context: ControllerContext, broker_id: int, topic_id: Uuid, propo
     )
     if change is not None:
         tx.emit(change)
+        if change.leader not in (LEADER_UNCHANGED, broker_id):
+            raise KafkaError(ErrorCode.NEW_LEADER_ELECTED)  # the proposal completed a reassignment to other replicas
 
 
 def _members(proposed: Proposed) -> dict[int, int]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from headrace.base.ids import Uuid
 from headrace.controller import elections
 from headrace.controller.context import ControllerContext, Tx
 from headrace.controller.partition_index import PartitionKey
-from headrace.metadata.image import Partition
-from headrace.metadata.records import NO_BUMP_LEVEL
+from headrace.metadata.image import UNASSIGNED, Partition
+from headrace.metadata.records import DIRECTORIES_LEVEL, NO_BUMP_LEVEL
 
 REBALANCE = "leader-rebalance"
 REBALANCED_AT_ONCE = 1_000  # elections of one decision
@@ -37,8 +38,17 @@ def election_rules(
         is_active=lambda replica: (
             replica != without and is_active(context, replica) and has_directory(context, partition, replica)
         ),
+        new_directory=partial(new_directory, context) if context.metadata_version >= DIRECTORIES_LEVEL else None,
         bump_on_shrink=context.metadata_version < NO_BUMP_LEVEL,
     )
+
+
+def new_directory(context: ControllerContext, broker_id: int) -> Uuid:
+    """Return the directory of a broker that has only one; otherwise UNASSIGNED, so that the broker chooses."""
+    broker = context.state.brokers.get(broker_id)
+    if broker is not None and len(broker.log_dirs) == 1:
+        return broker.log_dirs[0]
+    return UNASSIGNED
 
 
 def has_leaderships(context: ControllerContext, broker_id: int) -> bool:

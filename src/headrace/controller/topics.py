@@ -11,7 +11,7 @@ from headrace.base.ids import METADATA_TOPIC, ZERO_UUID, Uuid, new_uuid
 from headrace.controller import brokers, leadership
 from headrace.controller.context import ControllerContext, Tx
 from headrace.controller.placement import assign_replicas
-from headrace.metadata.image import TOPIC_CONFIG, UNASSIGNED
+from headrace.metadata.image import TOPIC_CONFIG
 from headrace.metadata.layers import BrokerLayers, Source
 from headrace.metadata.option_checks import check_topic
 from headrace.metadata.records import DIRECTORIES_LEVEL
@@ -210,18 +210,10 @@ def new_partition(
         leader=isr[0],
         leader_epoch=0,
         partition_epoch=0,
-        directories=[_directory(context, replica) for replica in replicas]
+        directories=[leadership.new_directory(context, replica) for replica in replicas]
         if context.metadata_version >= DIRECTORIES_LEVEL
         else [],
     )
-
-
-def _directory(context: ControllerContext, broker_id: int) -> Uuid:
-    """Return the directory of a broker that has only one; otherwise UNASSIGNED, so that the broker chooses."""
-    broker = context.state.brokers.get(broker_id)
-    if broker is not None and len(broker.log_dirs) == 1:
-        return broker.log_dirs[0]
-    return UNASSIGNED
 
 
 def _check_options(topic: CreateTopicsRequest.CreatableTopic) -> dict[str, str]:

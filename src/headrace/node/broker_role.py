@@ -252,10 +252,10 @@ class BrokerRole:
             log.warning("cordoned.log.dirs has no effect: it needs metadata.version 4.3-IV0")
         await self.replicas.finish_loading()
         await self.registration.become_active()
+        self._tasks.append(self._loop.create_task(self.registration.run()))
         await self._caught_up()
         await self.replicas.settle()
         await self._coordinators.start()
-        self._tasks.append(self._loop.create_task(self.registration.run()))
         self._tasks.append(self._loop.create_task(self._assignments.run()))
         self._background.start()
         self._cleaner.start()
@@ -266,7 +266,8 @@ class BrokerRole:
     async def _caught_up(self) -> None:
         """Wait until the image includes this broker's registration, its unfencing, and all that was committed so far."""
         while self.image.offset < max(self.registration.broker_epoch, self._observer.high_watermark - 1) or (
-            not self.registration.fenced and self.image.brokers[self._settings.node_id].fenced
+            not self.registration.fenced
+            and ((own := self.image.brokers.get(self._settings.node_id)) is None or own.fenced)
         ):
             await asyncio.sleep(CATCH_UP_POLL_S)
 

@@ -136,6 +136,8 @@ SAMPLES: dict[ApiKey, Callable[[int, Any], Any]] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: lambda v, i: of(69, group_ids=["g"]),
     ApiKey.ALLOCATE_PRODUCER_IDS: lambda v, i: of(67, broker_id=1),
     ApiKey.ASSIGN_REPLICAS_TO_DIRS: lambda v, i: of(73, broker_id=1),
+    ApiKey.ALTER_PARTITION: lambda v, i: of(56, broker_id=1),
+    ApiKey.CONTROLLER_REGISTRATION: lambda v, i: of(70, controller_id=1),
     ApiKey.LIST_CONFIG_RESOURCES: lambda v, i: of(74),
     ApiKey.ADD_PARTITIONS_TO_TXN: lambda v, i: of(24, transactions=[part(24, "AddPartitionsToTxnTransaction",
         transactional_id="t", topics=[part(24, "AddPartitionsToTxnTopic", name=TOPIC, partitions=[0])])]) if v >= 4
