@@ -129,7 +129,7 @@ def test_waiting_producers_get_an_error_if_another_broker_leads_or_none() -> Non
         partition, _ = make_led()
         ack = partition.acknowledged(append(partition, 5).last_offset)
         partition.follow(replace(LED, leader=leader, leader_epoch=2, partition_epoch=2))
-        assert ack.result().code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert ack.result().code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
 def test_offsets_are_not_available_before_a_new_leader_knows_what_was_committed() -> None:
