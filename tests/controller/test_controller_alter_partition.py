@@ -316,7 +316,7 @@ class IsrMachine(RuleBasedStateMachine):
         assert leader == -1 or (leader in self.partition.isr and leader in self.active())
 
     @invariant()
-    def an_isr_of_the_minimum_size_has_no_eligible_replicas_beside_it(self) -> None:
+    def eligible_replicas_exist_only_while_the_isr_is_too_small(self) -> None:
         assert len(self.partition.isr) < 2 or not self.partition.elr
 
     @invariant()

@@ -1,0 +1,101 @@
+"""Three combined nodes over loopback: a topic with three replicas survives the loss of its leader, which returns to the ISR."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.node.controllers import LOOPBACK, Controllers
+
+from headrace.base.errors import ErrorCode
+from headrace.client.retry import UNREACHABLE
+from headrace.client.wire.connection import Connection
+from headrace.metadata.image import Partition as PartitionState
+from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from headrace.protocol.messages.produce import ProduceRequest, ProduceResponse
+from headrace.records.builder import build_batch
+from headrace.records.record import Record
+
+NOW_MS = 1_700_000_000_000
+
+
+class ReplicatedTopic:
+    """A topic `t` with one partition on all nodes."""
+
+    def __init__(self, cluster: Controllers) -> None:
+        self.cluster = cluster
+
+    @property
+    def state(self) -> PartitionState | None:
+        node = next(iter(self.cluster.nodes.values()))
+        return node.broker.image.partition("t", 0)
+
+    async def create(self) -> None:
+        connection = await Connection.connect(LOOPBACK, self.cluster.broker_ports[1])
+        config = CreateTopicsRequest.CreatableTopicConfig(name="min.insync.replicas", value="2")
+        topic = CreateTopicsRequest.CreatableTopic(name="t", num_partitions=1, replication_factor=3, configs=[config])
+        response: CreateTopicsResponse = await connection.request(CreateTopicsRequest(topics=[topic], timeout_ms=5000))
+        await connection.close()
+        assert response.topics[0].error_code == ErrorCode.NONE
+        await self.cluster.until(lambda: self.state is not None and self.is_in_sync())
+
+    async def produce(self) -> int:
+        """Produce one record with acks=all, to whichever broker leads, and return its offset."""
+        while True:
+            try:
+                code, offset = await self._try_to_produce()
+                if code is ErrorCode.NONE:
+                    return offset
+            except UNREACHABLE:
+                pass
+            await asyncio.sleep(0.02)
+
+    async def _try_to_produce(self) -> tuple[ErrorCode, int]:
+        if self.state.leader < 0:
+            return ErrorCode.LEADER_NOT_AVAILABLE, -1
+        connection = await Connection.connect(LOOPBACK, self.cluster.broker_ports[self.state.leader])
+        try:
+            batch = bytes(build_batch([Record(0, NOW_MS, None, b"value")]))
+            data = ProduceRequest.PartitionProduceData(index=0, records=batch)
+            topic_id = next(iter(self.cluster.nodes.values())).broker.image.topics["t"].id
+            topic = ProduceRequest.TopicProduceData(topic_id=topic_id, partition_data=[data])
+            request = ProduceRequest(acks=-1, timeout_ms=3000, topic_data=[topic])
+            response: ProduceResponse = await connection.request(request)
+        finally:
+            await connection.close()
+        result = response.responses[0].partition_responses[0]
+        return ErrorCode(result.error_code), result.base_offset
+
+    def is_in_sync(self) -> bool:
+        """Return whether all running nodes have the same log, all of it committed, and all nodes are in the ISR."""
+        if len(self.state.isr) < 3:
+            return False
+        replicas = [
+            one for node in self.cluster.nodes.values() for one in node.broker.replicas.all() if one.name.topic == "t"
+        ]
+        return (
+            len(replicas) == 3 and len({end for one in replicas for end in (one.log.log_end, one.high_watermark)}) == 1
+        )
+
+
+def test_a_topic_with_three_replicas_survives_the_loss_of_its_leader(tmp_path: Path) -> None:
+    async def run() -> None:
+        cluster = Controllers(tmp_path, are_brokers=True)
+        await cluster.start()
+        await cluster.until_registered()
+        topic = ReplicatedTopic(cluster)
+        try:
+            await topic.create()
+            assert [await topic.produce() for _ in range(20)] == list(range(20))
+            leader = topic.state.leader
+            await cluster.kill(leader)
+            assert await topic.produce() == 20
+            assert topic.state.leader != leader and leader not in topic.state.isr
+            await cluster.start_one(leader)
+            await cluster.until(topic.is_in_sync)
+            assert await topic.produce() == 21
+            await cluster.until(topic.is_in_sync)
+        finally:
+            await cluster.kill(*cluster.nodes)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
