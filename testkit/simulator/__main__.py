@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 
+from testkit.simulator.cluster.mutations import CLUSTER_MUTATIONS
 from testkit.simulator.cluster.simulation import ClusterSimulation
 from testkit.simulator.groups.simulation import GroupSimulation
 from testkit.simulator.mutations import GROUP_MUTATIONS, MUTATIONS, TRANSACTION_MUTATIONS
@@ -21,7 +22,7 @@ def _range(text: str) -> range:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    all_mutations = MUTATIONS | GROUP_MUTATIONS | TRANSACTION_MUTATIONS
+    all_mutations = MUTATIONS | GROUP_MUTATIONS | TRANSACTION_MUTATIONS | CLUSTER_MUTATIONS
     parser = argparse.ArgumentParser(prog="python -m testkit.simulator", description=__doc__)
     parser.add_argument("--seed", type=int, help="run this seed and print its outcome")
     parser.add_argument("--seeds", type=_range, metavar="FIRST-LAST", help="run all of these seeds")
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kind = GroupSimulation
     elif given.transactions or given.mutation in TRANSACTION_MUTATIONS:
         kind = TransactionSimulation
-    elif given.cluster:
+    elif given.cluster or given.mutation in CLUSTER_MUTATIONS:
         kind = ClusterSimulation
     with all_mutations[given.mutation]() if given.mutation else nullcontext():
         if given.seed is not None:

@@ -64,6 +64,16 @@ def test_the_headrace_client_examples_produce_consume_and_copy(headrace_node: Em
     assert run("client_copy.py", headrace_node.bootstrap) == "0 records copied\n"
 
 
+def test_a_killed_broker_of_three_loses_nothing() -> None:
+    output = run("kill_a_broker.py")
+    assert " 0 lost, 0 doubled, 0 refused" in output.splitlines()[-1]
+
+
+def test_acks_are_measured_on_a_cluster() -> None:
+    output = run("acks.py", "2000").splitlines()
+    assert [line.split()[0] for line in output] == ["acks", "1", "all"]
+
+
 def test_every_example_is_listed_in_the_readme() -> None:
     page = (EXAMPLES / "README.md").read_text()
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(re.findall(r"`(\w+\.py)`", page))

@@ -20,6 +20,7 @@ _AT_MOST = (
     ("replica.fetch.wait.max.ms", "replica.lag.time.max.ms"),
 )
 
+CLUSTER_OPTIONS = ("controller.quorum.voters", "controller.quorum.bootstrap.servers")  # set where there are other nodes
 PROTOCOLS = "group.coordinator.rebalance.protocols"
 _CONSUMER_GROUP_OPTIONS = ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms")
 
@@ -54,9 +55,10 @@ def surprises(values: Mapping[str, Value], explicit: Collection[str]) -> Iterato
         given = [name for name in names if name in explicit]
         for name in given[1:]:
             yield f"{name} has no effect, because {given[0]} is set too"
-    for name in ("default.replication.factor", "min.insync.replicas"):
-        if _number(values, name) > 1:
-            yield f"{name}={values[name]}: this version runs one node, on which no topic has a second replica"
+    if not any(values[name] for name in CLUSTER_OPTIONS):
+        for name in ("default.replication.factor", "min.insync.replicas"):
+            if _number(values, name) > 1:
+                yield f"{name}={values[name]}: without other brokers, no topic has a second replica"
     protocols = values[PROTOCOLS]
     if isinstance(protocols, list) and "consumer" not in protocols:
         yield f"{PROTOCOLS} has no consumer: members with group.protocol=consumer are refused"

@@ -19,7 +19,7 @@ BLOCKED_S = (0.2, 14.0)
 KINDS = (
     "kill", "kill", "kill", "kill_the_controller", "kill_two", "kill_all", "stop", "stop", "rolling_restart",
     "pause", "pause", "pause_the_controller", "isolate", "isolate", "isolate_from_all", "one_way", "bridge",
-    "cut", "slow",
+    "cut", "slow", "power_loss",
 )  # fmt: skip
 
 
@@ -102,6 +102,34 @@ class ClusterFaults:
         machine.pause()
         await asyncio.sleep(self._random.uniform(*PAUSE_S) ** self._random.random())
         machine.resume()
+
+    async def _power_loss(self) -> None:
+        """Take the power from one machine while all others have everything, and let it catch up before the next fault.
+
+        Records are acknowledged from the page cache, so only a loss of several machines may lose any.
+        """
+        await self._until_in_sync()
+        self._some()[0].lose_power()
+        await self._until_in_sync()
+
+    async def _until_in_sync(self) -> None:
+        """Wait until all nodes are up and every replica is in sync."""
+        self._network.unblock()
+        while True:
+            await self._machines.until_up()
+            if self._is_in_sync():
+                return
+            await asyncio.sleep(0.1)
+
+    def _is_in_sync(self) -> bool:
+        node = self._active_controller().node
+        if node is None or node.controller is None or not node.controller.driver.is_leader or node.broker is None:
+            return False
+        image = node.broker.image
+        partitions = [partition for topic in image.topics.values() for partition in topic.partitions]
+        return len(image.live_brokers()) == len(self._machines.all) and all(
+            len(partition.isr) == len(partition.replicas) for partition in partitions
+        )
 
     # --- links
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.options.node.reasons import NO_STREAMS_GROUPS, ONE_LOOP, ONE_NODE, OWN_LOG
+from headrace.options.node.reasons import NO_STREAMS_GROUPS, ONE_LOOP, OWN_LOG
 from headrace.options.table import INT_MAX, Kind, Option, OptionTable, unused
 
 GROUPS_OPTIONS = OptionTable(
@@ -151,7 +151,7 @@ GROUPS_OPTIONS = OptionTable(
         ),
     ),
     *unused(
-        ONE_NODE,
+        "a commit waits until its records are replicated or its coordinator moves",
         Option("offsets.commit.timeout.ms", Kind.INT, 5000, "how long a commit may take", at_least=1),
     ),
     *unused(

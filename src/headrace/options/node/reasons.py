@@ -1,6 +1,6 @@
 """Reasons why some of Kafka's options have no effect in this version."""
 
-ONE_NODE = "this version runs one node"
+NO_THROTTLE = "this version does not throttle replication"
 ONE_LOOP = "one event loop does all the work of a node"
 PLUGINS = "JVM plugins cannot be loaded"
 NO_TIERS = "this version has no tiered storage"

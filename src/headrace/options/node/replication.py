@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.options.node.reasons import NO_TIERS, ONE_NODE
+from headrace.options.node.reasons import NO_THROTTLE, NO_TIERS
 from headrace.options.table import LONG_MAX, Kind, Option, OptionTable, unused
 
 REPLICATION_OPTIONS = OptionTable(
@@ -56,9 +56,22 @@ REPLICATION_OPTIONS = OptionTable(
     Option("num.replica.fetchers", Kind.INT, 1, "connections by which a follower fetches from each broker", at_least=1),
     Option("replica.selector.class", Kind.STRING, None, "which replica a consumer reads from; null: the leader"),
     *unused(
-        ONE_NODE,
+        "links to other nodes wait for request.timeout.ms, and the system sizes their buffers",
         Option("replica.socket.timeout.ms", Kind.INT, 30000, "how long a follower waits for a response"),
         Option("replica.socket.receive.buffer.bytes", Kind.INT, 65536, "SO_RCVBUF of followers' sockets"),
+    ),
+    *unused(
+        "an unclean election is made as soon as a replica becomes active",
+        Option(
+            "unclean.leader.election.interval.ms",
+            Kind.LONG,
+            300_000,
+            "interval between checks for partitions without a leader",
+            at_least=1,
+        ),
+    ),
+    *unused(
+        NO_THROTTLE,
         Option(
             "leader.replication.throttled.rate",
             Kind.LONG,
@@ -70,13 +83,6 @@ REPLICATION_OPTIONS = OptionTable(
             Kind.LONG,
             LONG_MAX,
             "bytes per second that a follower may fetch of throttled replicas",
-        ),
-        Option(
-            "unclean.leader.election.interval.ms",
-            Kind.LONG,
-            300_000,
-            "interval between checks for partitions without a leader",
-            at_least=1,
         ),
         Option("replication.quota.window.num", Kind.INT, 11, "samples for throttled replication", at_least=1),
         Option("replication.quota.window.size.seconds", Kind.INT, 1, "length of such a sample", at_least=1),

@@ -1,0 +1,76 @@
+"""Faults planted in replication and in the quorum, to see that the simulated cluster finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from msgspec.structs import replace
+
+from headrace.controller import alter_partition, leadership
+from headrace.replication import partition as partition_module
+from headrace.replication.leader_state import LeaderState
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, replacement: object) -> Iterator[None]:
+    original = vars(owner)[name]
+    setattr(owner, name, replacement)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+@contextmanager
+def commit_without_followers() -> Iterator[None]:
+    """Let the high watermark follow the leader's log end, whatever the in-sync replicas have."""
+
+    def own_end_only(self: LeaderState, own_end: int, members: Any) -> int:
+        return own_end
+
+    with _replaced(LeaderState, "replicated_end", own_end_only):
+        yield
+
+
+@contextmanager
+def follow_without_truncation() -> Iterator[None]:
+    """Let a follower keep the records that its leader does not have."""
+
+    def keep(leader: Any, own: Any, log_end: int) -> int:
+        return log_end
+
+    with _replaced(partition_module, "truncation_offset", keep):
+        yield
+
+
+@contextmanager
+def accept_old_leaders() -> Iterator[None]:
+    """Let the controller accept changes of the ISR from a broker that no longer leads, or that knows an older state."""
+
+    def check_nothing(old: Any, broker_id: int, proposed: Any) -> None:
+        return
+
+    with _replaced(alter_partition, "_check_leader", check_nothing):
+        yield
+
+
+@contextmanager
+def elect_any_replica() -> Iterator[None]:
+    """Let the controller elect replicas that may lack committed records, as if every topic allowed unclean elections."""
+    election_rules = leadership.election_rules
+
+    def unclean_rules(*arguments: Any, **options: Any) -> Any:
+        return replace(election_rules(*arguments, **options), unclean=True)
+
+    with _replaced(leadership, "election_rules", unclean_rules):
+        yield
+
+
+CLUSTER_MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "commit-without-followers": commit_without_followers,
+    "follow-without-truncation": follow_without_truncation,
+    "accept-old-leaders": accept_old_leaders,
+    "elect-any-replica": elect_any_replica,
+}
