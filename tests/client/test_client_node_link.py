@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 from tests.client.scripted_broker import HOST, ScriptedBroker
 
+from headrace.base.eager import Rest, begin
 from headrace.client.retry import Backoff
 from headrace.client.wire.connection import Disconnected
 from headrace.client.wire.node_link import Address, LinkOptions, NodeLink
@@ -60,6 +62,23 @@ def test_concurrent_requests_share_one_connection_which_is_opened_again_after_a_
             await link.close()
             with pytest.raises(Disconnected, match="closed"):
                 await link.request(MetadataRequest(topics=[]))
+
+    asyncio.run(asyncio.wait_for(work(), 10))
+
+
+def test_a_coroutine_that_has_no_task_yet_may_send_requests() -> None:
+    async def work() -> None:
+        async with CountedBroker() as broker:
+            link = make_link(broker.port)
+            loop = asyncio.get_running_loop()
+            begun: list[Any] = []
+            for _ in range(2):  # without a connection, and with one
+                loop.call_soon(lambda: begun.append(begin(link.request(MetadataRequest(topics=[])))))
+                await asyncio.sleep(0.01)
+                rest = begun.pop()
+                assert isinstance(rest, Rest)
+                assert (await rest).brokers
+            await link.close()
 
     asyncio.run(asyncio.wait_for(work(), 10))
 

@@ -114,6 +114,10 @@ class QuorumChannel:
     async def request(self, message: Any) -> Any:
         if self._local is not None and not self._discovery.knows_others:
             return await self._local.request(message)
+        # In a task of its own: a caller that was started with `base.eager` may have none, but timeouts need one.
+        return await asyncio.get_running_loop().create_task(self._request_until_carried_out(message))
+
+    async def _request_until_carried_out(self, message: Any) -> Any:
         retry = Retry(RetryPolicy(_BACKOFF), self._timeout_s, random=self._random)
         while True:
             try:
