@@ -52,7 +52,7 @@ class FetchApi:
         clock: Clock,
         selects_by_rack: bool = False,
     ) -> None:
-        """With `selects_by_rack`, consumers are sent to an in-sync follower in their rack."""
+        """Serve the replicas; with `selects_by_rack`, send consumers to an in-sync follower in their rack."""
         self.replicas = replicas
         self.image = image
         self.loop = loop
