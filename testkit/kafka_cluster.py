@@ -17,7 +17,7 @@ HEAP = ("-Xms192M", "-Xmx384M")
 class KafkaCluster:
     def __init__(self, nodes: int = NODES, settings: Mapping[str, str] | None = None) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="kafka-cluster-")
-        cluster_id = new_cluster_id()
+        self.cluster_id = cluster_id = new_cluster_id()
         self.nodes = [
             KafkaPeer(directory=Path(self._temporary.name, str(node)), heap=HEAP, cluster_id=cluster_id)
             for node in range(1, nodes + 1)

@@ -17,6 +17,17 @@ from headrace.testing.processes import START_S_MAX, Host, NodeProcess, free_port
 REPLICAS_MAX = 3
 
 
+def format_node(node: NodeProcess, node_id: NodeId, cluster_id: str) -> None:
+    """Format the data directory of a node that has not been started yet, as a member of this cluster."""
+    node.data_dir.mkdir(parents=True)
+    path = str(node.data_dir)
+    log_dirs = open_log_dirs(DiskFiles(), [path], node_id=node_id, cluster_id=cluster_id)
+    try:
+        format_log_dirs(log_dirs, path, node_id, cluster_id, SystemClock().now_ms(), random.SystemRandom())
+    finally:
+        close_log_dirs(log_dirs)
+
+
 class ClusterProcesses:
     """A cluster of combined nodes (broker and controller), with ids from 1.
 
@@ -51,7 +62,7 @@ class ClusterProcesses:
                 **self._replication(),
                 **(settings or {}),
             }
-            self._format(node, NodeId(node_id))
+            format_node(node, NodeId(node_id), self.cluster_id)
 
     def _replication(self) -> dict[str, str]:
         replicas, in_sync = str(self.replicas), str(max(1, self.replicas - 1))
@@ -62,16 +73,6 @@ class ClusterProcesses:
             "default.replication.factor": replicas,
             "min.insync.replicas": in_sync,
         }
-
-    def _format(self, node: NodeProcess, node_id: NodeId) -> None:
-        node.data_dir.mkdir(parents=True)
-        path = str(node.data_dir)
-        log_dirs = open_log_dirs(DiskFiles(), [path], node_id=node_id, cluster_id=self.cluster_id)
-        try:
-            now_ms = SystemClock().now_ms()
-            format_log_dirs(log_dirs, path, node_id, self.cluster_id, now_ms, random.SystemRandom())
-        finally:
-            close_log_dirs(log_dirs)
 
     def __enter__(self) -> ClusterProcesses:
         return self.start()

@@ -6,6 +6,7 @@ from testkit import network_namespaces
 from testkit.kafka_peer import available
 
 from tools.prove.cluster.faults import run_in_namespaces
+from tools.prove.cluster.mixed import check_mixture, headrace_among_kafka, kafka_among_headrace
 from tools.prove.cluster.survival import survive
 from tools.prove.examples import run
 from tools.prove.registry import check, print_progress, random_seed, require, rounds_or
@@ -33,3 +34,17 @@ def cluster_survives() -> str:
 def cluster_under_faults() -> str:
     require(network_namespaces.missing())
     return run_in_namespaces(rounds_or(FAULT_ROUNDS), random_seed(), print_progress)
+
+
+@check(
+    "mixed-cluster",
+    "A real Kafka broker joins the controllers of Headrace, and a Headrace broker those of Kafka: each leads and "
+    "follows partitions of the others, is killed and returns, and every acknowledged record is read once",
+)
+def mixed_cluster() -> str:
+    require(available())
+    figures = []
+    for mix in (kafka_among_headrace, headrace_among_kafka):
+        with mix() as mixture:
+            figures.append(check_mixture(mixture, print_progress))
+    return "; ".join(figures)
