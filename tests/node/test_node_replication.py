@@ -10,11 +10,13 @@ from tests.node.controllers import LOOPBACK, Controllers
 from headrace.base.errors import ErrorCode
 from headrace.client.retry import UNREACHABLE
 from headrace.client.wire.connection import Connection
+from headrace.metadata.image import BROKER_CONFIG
 from headrace.metadata.image import Partition as PartitionState
 from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from headrace.protocol.messages.produce import ProduceRequest, ProduceResponse
 from headrace.records.builder import build_batch
 from headrace.records.record import Record
+from headrace.testing.cluster import EmbeddedNode
 
 NOW_MS = 1_700_000_000_000
 
@@ -99,3 +101,9 @@ def test_a_topic_with_three_replicas_survives_the_loss_of_its_leader(tmp_path: P
             await cluster.kill(*cluster.nodes)
 
     asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_min_insync_replicas_of_the_settings_applies_to_a_new_cluster() -> None:
+    with EmbeddedNode({"min.insync.replicas": "2"}) as node:
+        assert node.node is not None and node.node.broker is not None
+        assert node.node.broker.image.config(BROKER_CONFIG, "")["min.insync.replicas"] == "2"

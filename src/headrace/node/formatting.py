@@ -8,9 +8,8 @@ from typing import Any
 
 from headrace.base.errors import ConfigError
 from headrace.base.ids import NodeId, new_uuid, uuid_text
-from headrace.metadata.image import BROKER_CONFIG
-from headrace.node.feature_levels import ELR, METADATA, SCRAM_LEVEL, feature_levels, release_name
-from headrace.protocol.messages.stored.metadata_cluster import ConfigRecord, FeatureLevelRecord
+from headrace.node.feature_levels import METADATA, SCRAM_LEVEL, feature_levels, release_name
+from headrace.protocol.messages.stored.metadata_cluster import FeatureLevelRecord
 from headrace.protocol.messages.stored.metadata_security import UserScramCredentialRecord
 from headrace.quorum.log import decode_metadata
 from headrace.quorum.snapshots import snapshot_batches
@@ -59,13 +58,8 @@ def bootstrap_records(levels: Mapping[str, int] | None = None, users: Sequence[S
         raise ConfigError(
             f"--add-scram needs {METADATA} {release_name(SCRAM_LEVEL)} or newer, not {release_name(levels[METADATA])}"
         )
-    records: list[Any] = [FeatureLevelRecord(name=name, feature_level=level) for name, level in levels.items()]
-    if levels.get(ELR):
-        # With ELR the metadata log must have the cluster-wide value, so that all controllers agree on it (KIP-966).
-        records.append(
-            ConfigRecord(resource_type=BROKER_CONFIG, resource_name="", name="min.insync.replicas", value="1")
-        )
-    return [*records, *map(_scram_record, users)]
+    features = [FeatureLevelRecord(name=name, feature_level=level) for name, level in levels.items()]
+    return [*features, *map(_scram_record, users)]
 
 
 def _scram_record(user: ScramUser) -> UserScramCredentialRecord:

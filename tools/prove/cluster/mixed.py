@@ -19,14 +19,14 @@ from headrace.testing.processes import NodeProcess
 
 TOPIC, GROUP = "mixed", "readers-of-mixed"
 PARTITIONS, REPLICAS = 6, 3
-GUEST_ID = 9
-RECORDS = 6000  # in each of three phases: all alive, the guest dead, the guest back
+OTHER_ID = 9
+RECORDS = 6000  # in each of three phases: all alive, the other broker dead, the other broker back
 WAIT_S_MAX = 90.0
 SETTINGS = {"min.insync.replicas": "2", "default.replication.factor": "2"}
 
 
-class Guest(Protocol):
-    """The broker of the other kind."""
+class OtherBroker(Protocol):
+    """The broker of the other kind, which joins the two nodes."""
 
     def start(self) -> object: ...
 
@@ -36,7 +36,7 @@ class Guest(Protocol):
 class Mixture(NamedTuple):
     title: str
     bootstrap: str  # of the two nodes that stay
-    guest: Guest
+    other: OtherBroker
 
 
 @contextmanager
@@ -44,17 +44,17 @@ def kafka_among_headrace() -> Iterator[Mixture]:
     """Yield two combined Headrace nodes, and a Kafka broker for their controllers."""
     with (
         ClusterProcesses(2, SETTINGS) as cluster,
-        tempfile.TemporaryDirectory(prefix="kafka-guest-") as directory,
+        tempfile.TemporaryDirectory(prefix="kafka-broker-") as directory,
     ):
-        guest = KafkaPeer(directory=Path(directory), cluster_id=cluster.cluster_id)
-        guest.settings = {
-            **_broker_only(cluster.nodes[0].settings["controller.quorum.voters"], guest.bootstrap),
+        other = KafkaPeer(directory=Path(directory), cluster_id=cluster.cluster_id)
+        other.settings = {
+            **_broker_only(cluster.nodes[0].settings["controller.quorum.voters"], other.bootstrap),
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         }
         try:
-            yield Mixture("Kafka joins Headrace", cluster.bootstrap, guest)
+            yield Mixture("Kafka joins Headrace", cluster.bootstrap, other)
         finally:
-            guest.kill()
+            other.kill()
 
 
 @contextmanager
@@ -62,21 +62,21 @@ def headrace_among_kafka() -> Iterator[Mixture]:
     """Yield two combined Kafka nodes, and a Headrace broker for their controllers."""
     with (
         KafkaCluster(2, SETTINGS) as cluster,
-        tempfile.TemporaryDirectory(prefix="headrace-guest-") as directory,
+        tempfile.TemporaryDirectory(prefix="headrace-broker-") as directory,
     ):
-        guest = NodeProcess(directory=Path(directory))
-        guest.settings = _broker_only(cluster.nodes[0].settings["controller.quorum.voters"], guest.bootstrap)
-        format_node(guest, NodeId(GUEST_ID), cluster.cluster_id)
+        other = NodeProcess(directory=Path(directory))
+        other.settings = _broker_only(cluster.nodes[0].settings["controller.quorum.voters"], other.bootstrap)
+        format_node(other, NodeId(OTHER_ID), cluster.cluster_id)
         try:
-            yield Mixture("Headrace joins Kafka", cluster.bootstrap, guest)
+            yield Mixture("Headrace joins Kafka", cluster.bootstrap, other)
         finally:
-            guest.kill()
+            other.kill()
 
 
 def _broker_only(voters: str, address: str) -> dict[str, str]:
     return {
         "process.roles": "broker",
-        "node.id": str(GUEST_ID),
+        "node.id": str(OTHER_ID),
         "listeners": f"PLAINTEXT://{address}",
         "advertised.listeners": f"PLAINTEXT://{address}",
         "controller.listener.names": "CONTROLLER",
@@ -88,7 +88,7 @@ def check_mixture(mixture: Mixture, print_progress: Callable[[str], None]) -> st
     """Write and read through all phases, and return a summary. Raise AssertionError if a record is lost or doubled."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
-    mixture.guest.start()
+    mixture.other.start()
     admin = AdminClient({"bootstrap.servers": mixture.bootstrap, "log_level": 0})
     for created in admin.create_topics([NewTopic(TOPIC, PARTITIONS, REPLICAS)]).values():
         created.result(WAIT_S_MAX)
@@ -105,13 +105,13 @@ def check_mixture(mixture: Mixture, print_progress: Callable[[str], None]) -> st
             time.sleep(0.2)
 
     wait_for_isr(REPLICAS)
-    led = sum(leader == GUEST_ID for leader, _ in partitions())
-    assert 0 < led < PARTITIONS, f"the guest leads {led} of {PARTITIONS} partitions"
+    led = sum(leader == OTHER_ID for leader, _ in partitions())
+    assert 0 < led < PARTITIONS, f"the other broker leads {led} of {PARTITIONS} partitions"
     written = _write(mixture.bootstrap, 0)
-    mixture.guest.kill()
+    mixture.other.kill()
     written += _write(mixture.bootstrap, RECORDS)
     wait_for_isr(REPLICAS - 1)
-    mixture.guest.start()
+    mixture.other.start()
     wait_for_isr(REPLICAS)
     written += _write(mixture.bootstrap, 2 * RECORDS)
     read = _read(mixture.bootstrap, len(written))
