@@ -104,6 +104,22 @@ def test_a_broker_that_restarts_between_the_probes_is_not_reported(monkeypatch: 
     run(work())
 
 
+def test_a_controller_that_takes_over_probes_brokers_that_never_connected_to_it() -> None:
+    async def work() -> None:
+        watcher = Watcher(await refused_port())
+        watcher.connections.probe(7)
+        await asyncio.sleep(0.25)
+        assert watcher.reports == [FenceDeadBroker(7, 3, 500)]
+        server = await asyncio.start_server(lambda reader, writer: writer.close(), HOST, 0)
+        living = Watcher(server.sockets[0].getsockname()[1])
+        living.connections.probe(7)
+        await asyncio.sleep(0.25)
+        assert living.reports == []
+        server.close()
+
+    run(work())
+
+
 def test_fenced_brokers_and_the_node_itself_are_not_probed_and_stopping_ends_probes() -> None:
     async def work() -> None:
         watcher = Watcher(await refused_port())

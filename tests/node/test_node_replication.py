@@ -32,10 +32,18 @@ class ReplicatedTopic:
         node = next(iter(self.cluster.nodes.values()))
         return node.broker.image.partition("t", 0)
 
-    async def create(self) -> None:
+    async def create(self, *replicas: int) -> None:
+        """Create the topic, with `replicas` in this order if they are given; the first one leads."""
+        assignment = CreateTopicsRequest.CreatableReplicaAssignment(partition_index=0, broker_ids=list(replicas))
         connection = await Connection.connect(LOOPBACK, self.cluster.broker_ports[1])
         config = CreateTopicsRequest.CreatableTopicConfig(name="min.insync.replicas", value="2")
-        topic = CreateTopicsRequest.CreatableTopic(name="t", num_partitions=1, replication_factor=3, configs=[config])
+        topic = CreateTopicsRequest.CreatableTopic(
+            name="t",
+            num_partitions=-1 if replicas else 1,
+            replication_factor=-1 if replicas else 3,
+            assignments=[assignment] if replicas else [],
+            configs=[config],
+        )
         response: CreateTopicsResponse = await connection.request(CreateTopicsRequest(topics=[topic], timeout_ms=5000))
         await connection.close()
         assert response.topics[0].error_code == ErrorCode.NONE
@@ -97,6 +105,27 @@ def test_a_topic_with_three_replicas_survives_the_loss_of_its_leader(tmp_path: P
             await cluster.until(topic.is_in_sync)
             assert await topic.produce() == 21
             await cluster.until(topic.is_in_sync)
+        finally:
+            await cluster.kill(*cluster.nodes)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_broker_that_dies_as_the_active_controller_is_fenced_before_its_session_ends(tmp_path: Path) -> None:
+    async def run() -> None:
+        cluster = Controllers(tmp_path, are_brokers=True)
+        # The test would not live to see the end of such a session.
+        await cluster.start(**{"broker.session.timeout.ms": "600000"})
+        await cluster.until_registered()
+        topic = ReplicatedTopic(cluster)
+        try:
+            both = await cluster.until_leader()
+            await topic.create(both, *(node_id for node_id in cluster.nodes if node_id != both))
+            assert await topic.produce() == 0
+            assert topic.state.leader == both == cluster.leader
+            await cluster.kill(both)
+            assert await topic.produce() == 1
+            assert topic.state.leader != both and both not in topic.state.isr
         finally:
             await cluster.kill(*cluster.nodes)
 

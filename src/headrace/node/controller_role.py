@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any
 
 from headrace.api.admin.acls import ControllerAclsApi
@@ -105,6 +106,7 @@ class ControllerRole:
             node.loop,
         )
         self.dispatcher = self._make_dispatcher(quorum)
+        self._standby.on_active = partial(self._broker_requests.probe_brokers, settings.node_id)
         # Only other nodes need to know where this controller is.
         is_alone = self.driver.raft.voters.ids == [settings.node_id]
         self._registration = None if is_alone else ControllerRegistration(node, self, self._endpoints)

@@ -32,7 +32,7 @@ class Standby:
     """Follows the quorum for one state machine; `run` does the work.
 
     `on_followed` is called with the last offset of each batch that was applied, `on_loaded` when a snapshot has replaced the
-    state.
+    state, `on_active` when the state machine leads.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class Standby:
         self._wake = asyncio.Event()
         self.on_followed: Callable[[int], None] | None = None
         self.on_loaded: Callable[[], None] | None = None
+        self.on_active: Callable[[], None] | None = None
         self.ready: asyncio.Future[None] = (
             loop.create_future()
         )  # the state machine leads, or has caught up with the leader
@@ -152,6 +153,8 @@ class Standby:
             log.info("leadership of epoch %d was lost before the controller could use it", self._epoch)
         else:
             log.info("the controller of this node is active in epoch %d", self._epoch)
+            if self.on_active is not None:
+                self.on_active()
 
 
 class _Slices:

@@ -1,7 +1,8 @@
-"""Watches the connections of brokers to the active controller, and finds out whether a broker that lost its own is dead.
+"""Finds out which brokers are dead: those that lost their connection to the active controller, and all when a controller takes over.
 
 A process that is gone closes its connections, and its listener refuses new ones. A broker that is only slow or cut off does neither;
-its session ends in time.
+its session ends in time. A new active controller has no connections yet, so it probes every broker once: the node that was the active
+controller before is probably gone, and its broker with it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 PROBES = 2
 PROBE_PAUSE_S = 0.05
 PROBE_S_MAX = 0.07  # both probes and the pause together take less than 200 ms
+PROBED_AT_ONCE_MAX = 50  # brokers that are probed at the same time
 
 
 class BrokerConnections:
@@ -45,12 +47,13 @@ class BrokerConnections:
         self._clock = clock
         self._loop = loop
         self._probing: dict[int, asyncio.Task[None]] = {}  # at most one task per broker
+        self._slots = asyncio.Semaphore(PROBED_AT_ONCE_MAX)
         self._stopped = False
 
     def watch(self, peer: Peer, broker_id: int) -> None:
         """Probe the broker when the connection from which it has sent a heartbeat is lost."""
         if peer.on_lost is None and not peer.authority.is_own_node:
-            peer.on_lost = partial(self._lost, broker_id)
+            peer.on_lost = partial(self.probe, broker_id)
 
     def stop(self) -> None:
         """Stop probing: connections that are lost from now on are closed by this node itself."""
@@ -58,7 +61,8 @@ class BrokerConnections:
         for task in self._probing.values():
             task.cancel()
 
-    def _lost(self, broker_id: int) -> None:
+    def probe(self, broker_id: int) -> None:
+        """Report the broker if it is registered, not fenced, and its listener refuses connections."""
         if self._stopped or broker_id in self._probing:
             return
         broker = self._find(broker_id)
@@ -69,13 +73,14 @@ class BrokerConnections:
 
     async def _probe(self, broker: Broker, lost_ms: int) -> None:
         endpoint = broker.endpoint(self._listener) or broker.endpoints[0]
-        for probe in range(PROBES):
-            if probe:
-                await asyncio.sleep(PROBE_PAUSE_S)
-            if not await self._refuses(endpoint):
-                return
+        async with self._slots:
+            for probe in range(PROBES):
+                if probe:
+                    await asyncio.sleep(PROBE_PAUSE_S)
+                if not await self._refuses(endpoint):
+                    return
         log.warning(
-            "broker %d closed its connection, and %s:%d refuses new ones: its process is gone; fencing it at once",
+            "broker %d has no connection to this controller, and %s:%d refuses new ones: its process is gone; fencing it at once",
             broker.id,
             endpoint.host,
             endpoint.port,

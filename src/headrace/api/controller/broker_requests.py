@@ -15,7 +15,7 @@ from headrace.api.permissions import CLUSTER_ACTION, on_topics
 from headrace.api.topics.topic_permissions import hide_options, split_creations, split_deletions
 from headrace.base.clock import Clock
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.base.ids import Uuid
+from headrace.base.ids import NodeId, Uuid
 from headrace.broker.forwarding import decode_principal
 from headrace.controller.fast_fencing import FenceDeadBroker
 from headrace.metadata.image import Broker
@@ -84,6 +84,12 @@ class ControllerApi:
     def stop(self) -> None:
         """Stop watching brokers, before the listeners close their connections."""
         self._connections.stop()
+
+    def probe_brokers(self, own_id: NodeId) -> None:
+        """Find dead brokers after this controller has taken over; the broker of its own node may not serve yet."""
+        for broker in self._state.brokers.values():
+            if broker.id != own_id:
+                self._connections.probe(broker.id)
 
     def _find_active(self, broker_id: int) -> Broker | None:
         broker = self._state.brokers.get(broker_id) if self._runtime().leading else None
