@@ -354,7 +354,7 @@ def test_an_unreachable_coordinator_fails_commits_but_not_the_member(node: Embed
             one = make("t", **{"request.timeout.ms": 500})
             await asyncio.sleep(0.3)
             assert one.failure is None and not one.settled
-            with pytest.raises(Exception, match="connect"):
+            with pytest.raises(Exception, match=r"connect|no response"):
                 await one.commits.commit({TopicPartition("t", 0): CommittedOffset(1)}, GroupMetadata("g"), 0.3)
             await one.close()
 

@@ -92,6 +92,18 @@ def test_the_last_error_is_raised_when_the_deadline_comes_before_the_next_attemp
     assert pauses(times) == [0.1, 0.2]
 
 
+def test_no_attempt_begins_when_the_event_loop_has_overslept_the_deadline() -> None:
+    attempt, times = failing(NO_LEADER)
+    clock = iter([0.0, 0.0, 5.0])
+
+    async def main() -> None:
+        with pytest.raises(KafkaError, match="LEADER_NOT_AVAILABLE"):
+            await Retry(RetryPolicy(Backoff(0.1, 1.0)), 1.0, now=lambda: next(clock)).run(attempt)
+
+    run_virtual(main())
+    assert len(times) == 1
+
+
 @pytest.mark.parametrize("error", [FORBIDDEN, HeadraceError("unreadable"), ValueError("a bug")])
 def test_other_errors_are_raised_at_once(error: Exception) -> None:
     attempt, times = failing(error)

@@ -113,7 +113,12 @@ class Retry:
         """Sleep until the next attempt is due; raise `error` if it is not retriable or the deadline comes first."""
         if not self._policy.is_retriable(error):
             raise error
+        await self._sleep(error)
+
+    async def _sleep(self, error: Exception) -> None:
         await asyncio.sleep(self.next_pause_s(error))
+        if self.left_s <= 0:
+            raise error  # a busy event loop overslept: an attempt without time could only fail for a worse reason
 
     async def run(
         self,
@@ -142,4 +147,4 @@ class Retry:
                 failure = error
             if before_retry is not None:
                 before_retry()
-            await asyncio.sleep(self.next_pause_s(failure))
+            await self._sleep(failure)
