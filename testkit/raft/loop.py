@@ -183,6 +183,8 @@ class RaftLoop:
         if machine.node is not None:
             return
         history = VoterHistory(machine.configured)
+        if self._dynamic:
+            history.reset(-1, machine.configured)
         if machine.log.installed is not None and machine.log.installed.voters is not None:
             history.append(machine.log.installed.voters_offset, machine.log.installed.voters)
         for offset in range(machine.log.start_offset, machine.log.end_offset):
@@ -191,7 +193,6 @@ class RaftLoop:
                 history.append(offset, voters)
         key = ReplicaKey(machine.id)
         node = self._make_node(key, history, machine.stored, machine.log, Timeouts(), self.random)
-        node.kraft_version = 1 if self._dynamic else 0
         machine.node = node
         self.checks.restarted(machine.id, node.high_watermark)
         self._execute(machine, node.start(self.now_ms))
@@ -335,7 +336,8 @@ class RaftLoop:
             self._execute(machine, node.snapshot_failed(self.now_ms))
             return
         machine.log.replace_by(found)
-        self._execute(machine, node.snapshot_installed(point, found.voters, self.now_ms))
+        voters = found.voters if found.voters is not None or not self._dynamic else machine.configured
+        self._execute(machine, node.snapshot_installed(point, voters, self.now_ms))
 
     # --- network
 

@@ -182,12 +182,16 @@ class FakeOwnController:
 
     def __init__(self, leader: int) -> None:
         self.leader = NodeId(leader)
+        self.is_alone = False
         self.handled = 0
         self.code = ErrorCode.NONE
 
     @property
     def dispatcher(self) -> Any:
         return self
+
+    def address_of(self, node: NodeId) -> Address | None:
+        return None
 
     def handle(self, peer: Any, frame: memoryview) -> Any:
         assert peer.authority.is_own_node
@@ -219,6 +223,7 @@ def test_the_controller_in_the_same_process_is_asked_directly_while_it_leads() -
 def test_a_lone_controller_answers_for_itself_even_if_it_does_not_lead() -> None:
     async def work() -> None:
         own = FakeOwnController(leader=-1)
+        own.is_alone = True
         own.code = ErrorCode.NOT_CONTROLLER
         assert (await make_channel(own=own).request(HEARTBEAT)).error_code == ErrorCode.NOT_CONTROLLER
         with pytest.raises(NotConnected, match=r"controller\.quorum\.voters"):

@@ -16,6 +16,7 @@ from tests.fakes import FakeClock
 
 from headrace.base.errors import HeadraceError
 from headrace.base.ids import NodeId
+from headrace.client.wire.node_link import Address
 from headrace.protocol.messages.fetch_snapshot import FetchSnapshotResponse
 from headrace.protocol.messages.stored.metadata_cluster import NoOpRecord
 from headrace.quorum.driver import QuorumDriver, ReplicaFiles
@@ -60,12 +61,13 @@ class ReplicaNetwork:
         self.replicas: dict[NodeId, Replica] = {}
         self.cut: set[NodeId] = set()  # replicas that reach nobody and are not reached
         self.tamper: Tamper = unchanged
+        self.kraft_versions = (0, 1)  # what every replica says that it supports
         self._loop = asyncio.get_running_loop()
 
     def open(self, node_id: NodeId) -> Replica:
         disk, directory = DiskFiles(), str(self._directory / str(node_id))
         stored = open_metadata(disk, directory, 20_000, 1 << 40, FakeClock(NOW_MS))
-        store = ElectionStore(disk, directory, self.ids, stored.voters.kraft_version)
+        store = ElectionStore(disk, directory, self.ids)
         files = ReplicaFiles(stored.log, stored.snapshots, store)
         history = stored.history(VoterSet.of_ids(*self.ids))
         view = MetadataLogView(stored.log, stored.snapshots)
@@ -123,16 +125,16 @@ class ReplicaNetwork:
     # --- the network
 
     async def deliver(self, sender: NodeId, to: NodeId, request: Request) -> Response:
-        receiver = self._reach(sender, to)
+        receiver = self.reach(sender, to)
         await asyncio.sleep(LATENCY_S)
         response = await receiver.driver.ask(request)
         if isinstance(request, FetchRequest) and isinstance(response, FetchResponse):
             response = self._with_records(sender, to, request, response)
         await asyncio.sleep(LATENCY_S)
-        self._reach(sender, to)
+        self.reach(sender, to)
         return response
 
-    def _reach(self, sender: NodeId, to: NodeId) -> Replica:
+    def reach(self, sender: NodeId, to: NodeId) -> Replica:
         if self.cut & {sender, to} or to not in self.replicas:
             raise HeadraceError(f"node {to} cannot be reached")
         return self.replicas[to]
@@ -149,7 +151,7 @@ class ReplicaNetwork:
     async def snapshot_part(
         self, sender: NodeId, to: NodeId, snapshot: SnapshotId, position: int
     ) -> FetchSnapshotResponse.PartitionSnapshot:
-        snapshots = self._reach(sender, to).files.snapshots
+        snapshots = self.reach(sender, to).files.snapshots
         await asyncio.sleep(LATENCY_S)
         return FetchSnapshotResponse.PartitionSnapshot(
             snapshot_id=FetchSnapshotResponse.SnapshotId(end_offset=snapshot.end_offset, epoch=snapshot.epoch),
@@ -184,6 +186,11 @@ class FakePeers:
         self, leader: NodeId, snapshot: SnapshotId, position: int, epoch: int
     ) -> FetchSnapshotResponse.PartitionSnapshot:
         return await self._network.snapshot_part(self._node_id, leader, snapshot, position)
+
+    async def supported_kraft_versions(self, address: Address) -> tuple[int, int]:
+        """Return the levels of the replica whose id is the port of its address."""
+        self._network.reach(self._node_id, NodeId(address.port))
+        return self._network.kraft_versions
 
     async def close(self, wait_s: float) -> None:
         if self._tasks:

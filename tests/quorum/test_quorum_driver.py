@@ -134,11 +134,11 @@ def test_a_failed_fsync_ends_leadership_and_fails_the_driver(tmp_path: Path) -> 
     ],
 )
 def test_the_vote_is_stored_in_kafkas_quorum_state_format(tmp_path: Path, kraft_version: int, text: str) -> None:
-    store = ElectionStore(DiskFiles(), str(tmp_path), VOTER_IDS, kraft_version)
+    store = ElectionStore(DiskFiles(), str(tmp_path), VOTER_IDS)
     assert store.load() == ElectionState()
     directory = Uuid(b"d" * 16) if kraft_version else ZERO_UUID
     for state in (ElectionState(3), ElectionState(7, NodeId(1), ReplicaKey(NodeId(1), directory))):
-        store.save(state)
+        store.save(state, kraft_version)
         assert store.load() == state
     assert (tmp_path / "quorum-state").read_text() == text
     for garbage in ("", "{}", "[]", '{"data_version":9}', text.replace(":7", ":-7"), text.replace("ZGRk", "?")):
@@ -158,9 +158,8 @@ def test_quorum_state_of_static_voters_lists_them_all_in_kafkas_order(tmp_path: 
 
 def test_a_quorum_that_becomes_dynamic_keeps_the_directory_of_its_vote(tmp_path: Path) -> None:
     store = ElectionStore(DiskFiles(), str(tmp_path), VOTER_IDS)
-    store.kraft_version = 1
     state = ElectionState(4, voted_for=ReplicaKey(NodeId(2), Uuid(b"d" * 16)))
-    store.save(state)
+    store.save(state, 1)
     assert store.load() == state
 
 

@@ -16,11 +16,12 @@ from headrace.protocol.messages.begin_quorum_epoch import BeginQuorumEpochRespon
 from headrace.protocol.messages.fetch import FetchResponse
 from headrace.protocol.messages.vote import VoteResponse
 from headrace.quorum import peers as peers_module
+from headrace.quorum.controller_addresses import ControllerAddresses
 from headrace.quorum.peers import LinkedPeers, Unanswered
 from headrace.quorum.requests import EPOCH_MAX, BadResponse, Sender, decode
 from headrace.raft import messages as raft
 from headrace.raft.log_view import LogPoint
-from headrace.raft.voters import ReplicaKey, VoterSet
+from headrace.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
 from headrace.testing.processes import free_port
 
 ONE, TWO = ReplicaKey(NodeId(1)), NodeId(2)
@@ -35,10 +36,11 @@ class State:
 
 
 def make_peers(port: int) -> LinkedPeers:
+    voters = VoterSet([Voter(ReplicaKey(TWO), (Endpoint("CONTROLLER", "127.0.0.1", port),))])
     return LinkedPeers(
-        lambda: Sender(ONE, "cluster"),
-        lambda node_id: Address("127.0.0.1", port) if node_id == TWO else None,
-        LinkOptions("test", connect_timeout_s=1, request_timeout_s=1),
+        Sender(ONE, "cluster"),
+        ControllerAddresses(lambda: voters, "CONTROLLER"),
+        lambda: LinkOptions("test", connect_timeout_s=1, request_timeout_s=1),
         Random(1),
         asyncio.get_running_loop(),
     )

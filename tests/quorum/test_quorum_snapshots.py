@@ -27,11 +27,11 @@ from headrace.quorum.peers import NoPeers
 from headrace.quorum.snapshots import SnapshotFiles, SnapshotId, snapshot_batches, snapshot_timestamp
 from headrace.quorum.snapshotter import SnapshotPolicy, Snapshotter
 from headrace.quorum.store import ElectionStore
-from headrace.quorum.voter_records import VoterRecords, directory_of
+from headrace.quorum.voter_records import VoterRecords
 from headrace.raft.election import Timeouts
 from headrace.raft.membership import VoterHistory
 from headrace.raft.node import RaftNode
-from headrace.raft.voters import ReplicaKey, VoterSet
+from headrace.raft.voters import ReplicaKey, Voter, VoterSet
 from headrace.records.control import ControlType, ParsedControlRecord
 from headrace.storage.disk import DiskFiles
 
@@ -130,7 +130,9 @@ def test_voter_records_round_trip_and_garbage_is_refused() -> None:
             control(ControlType.KRAFT_VOTERS, VotersRecord(voters=[voter])),
         ]
     )
-    assert found.kraft_version == 1 and directory_of(found, NodeId(1)) == b"d" * 16
+    assert found.kraft_version == 1 and found.voters == VoterSet(
+        [Voter(ReplicaKey(NodeId(1), Uuid(b"d" * 16)), (), 0, 0)]
+    )
     assert VoterRecords().after(ParsedControlRecord(0, 0, one.type, one.value) for one in found.control()) == found
     for voters in ([], [voter, voter], [VotersRecord.Voter(voter_id=-1)]):
         with pytest.raises(CorruptData):

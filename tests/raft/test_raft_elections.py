@@ -126,6 +126,7 @@ def test_requests_of_older_epochs_and_for_another_replica_are_refused() -> None:
     harness = NodeHarness(1, 2, 3, epochs=(4,))
     [response] = replies(harness.step(vote_request(TWO, 3)))
     assert isinstance(response, VoteResponse) and response.error is ErrorCode.FENCED_LEADER_EPOCH
+    harness.node.key = ReplicaKey(NodeId(1), Uuid(b"o" * 16))
     misdirected = VoteRequest(9, TWO, LogPoint(9, 9), False, ReplicaKey(NodeId(1), Uuid(b"x" * 16)))
     [response] = replies(harness.step(misdirected))
     assert isinstance(response, VoteResponse) and response.error is ErrorCode.INVALID_VOTER_KEY

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 import pytest
-from testkit.raft.memory_log import Entry
-from tests.raft.raft_harness import NodeHarness, requests
+from testkit.raft.memory_log import Entry, MemoryLog
+from tests.raft.raft_harness import TIMEOUTS, NodeHarness, replies, requests
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import NO_NODE, NodeId, Uuid
-from headrace.raft.effects import AppendVoters, Committed, Effect, RoleChanged
+from headrace.raft.effects import AppendVoters, Committed, Effect, ElectionState, RoleChanged, Send
+from headrace.raft.log_view import LogPoint
 from headrace.raft.membership import VoterHistory
-from headrace.raft.messages import FetchRequest, VoteRequest
+from headrace.raft.messages import FetchRequest, FetchResponse, VoteRequest, VoteResponse
+from headrace.raft.node import RaftNode
 from headrace.raft.roles import Role
 from headrace.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
 
@@ -22,8 +25,8 @@ ONE, TWO, THREE, FOUR = (ReplicaKey(NodeId(number)) for number in (1, 2, 3, 4))
 def leading(*voters: int) -> NodeHarness:
     """Return a leader that has committed its leader-change record."""
     harness = NodeHarness(*voters)
+    harness.node.history.reset(-1, harness.node.voters)
     harness.lead()
-    harness.node.kraft_version = 1
     harness.persist()
     for voter in voters[1:]:
         harness.step(FetchRequest(ReplicaKey(NodeId(voter)), harness.node.epoch, 1, harness.node.epoch, token=1))
@@ -77,7 +80,7 @@ def test_changes_need_a_leader_that_has_committed_in_its_epoch_and_dynamic_voter
     assert error_of(lambda: harness.node.remove_voter(TWO)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     harness.lead()
     assert error_of(lambda: harness.node.remove_voter(TWO)) is ErrorCode.UNSUPPORTED_VERSION
-    harness.node.kraft_version = 1
+    harness.node.history.reset(-1, harness.node.voters)
     assert error_of(lambda: harness.node.remove_voter(TWO)) is ErrorCode.REQUEST_TIMED_OUT
 
 
@@ -142,5 +145,74 @@ def test_a_voter_with_another_disk_is_another_replica() -> None:
     voters = VoterSet([Voter(ReplicaKey(NodeId(1), disk))])
     assert ReplicaKey(NodeId(1), disk) in voters and ONE in voters
     assert ReplicaKey(NodeId(1), other) not in voters
-    with pytest.raises(ValueError, match="at least one voter"):
-        voters.removing(NodeId(1))
+
+
+def described(number: int, *, highest: int = 1) -> Voter:
+    """Return how a static voter describes itself."""
+    endpoint = Endpoint("CONTROLLER", f"host{number}", 9093)
+    return Voter(ReplicaKey(NodeId(number), Uuid(bytes([number]) * 16)), (endpoint,), 0, highest)
+
+
+def leading_static(*voters: int) -> NodeHarness:
+    harness = NodeHarness(*voters)
+    harness.lead()
+    harness.persist()
+    for voter in voters[1:]:
+        harness.step(FetchRequest(ReplicaKey(NodeId(voter)), harness.node.epoch, 1, harness.node.epoch, token=1))
+    return harness
+
+
+def test_static_voters_move_into_the_log_once_all_have_described_themselves() -> None:
+    harness = leading_static(1, 2, 3)
+    node, own = harness.node, described(1)
+    assert node.update_voter(described(2)) == []
+    assert error_of(lambda: node.upgrade_kraft_version(own)) is ErrorCode.REQUEST_TIMED_OUT
+    assert node.update_voter(described(3)) == []
+    [append] = effects = node.upgrade_kraft_version(own)
+    assert append == AppendVoters(VoterSet([own, described(2), described(3)]), 1)
+    write(harness, effects)
+    assert node.kraft_version == 1 and node.voters == append.voters
+    assert node.upgrade_kraft_version(own) == []
+    assert error_of(lambda: node.remove_voter(described(2).key)) is ErrorCode.REQUEST_TIMED_OUT  # not committed yet
+    node.truncated(node.history.last_offset)
+    assert node.kraft_version == 0 and node.voters.ids == [1, 2, 3]
+
+
+def test_a_voter_that_is_too_old_prevents_the_upgrade_and_strangers_cannot_describe_themselves() -> None:
+    harness = leading_static(1, 2)
+    harness.node.update_voter(described(2, highest=0))
+    assert error_of(lambda: harness.node.upgrade_kraft_version(described(1))) is ErrorCode.INVALID_UPDATE_VERSION
+    assert error_of(lambda: harness.node.update_voter(described(9))) is ErrorCode.VOTER_NOT_FOUND
+    follower = NodeHarness(1, 2, 3)
+    assert error_of(lambda: follower.node.upgrade_kraft_version(described(1))) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert error_of(lambda: follower.node.update_voter(described(2))) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_an_update_that_changes_nothing_writes_nothing() -> None:
+    harness = leading(1, 2)
+    assert harness.node.update_voter(Voter(TWO)) == []
+    assert harness.node.update_voter(described(2)) == [AppendVoters(VoterSet([Voter(ONE), described(2)]))]
+
+
+def test_a_replica_that_knows_no_voters_asks_the_bootstrap_servers_and_follows_whom_they_name() -> None:
+    log, bootstrap = MemoryLog(), (NodeId(-2), NodeId(-3))
+    node = RaftNode(FOUR, VoterHistory(VoterSet(())), ElectionState(), log, TIMEOUTS, Random(1), bootstrap)
+    asked = {send.to for send in node.start(0) if isinstance(send, Send)}
+    for now_ms in range(0, 5000, 100):
+        asked |= {send.to for send in node.tick(now_ms) if isinstance(send, Send)}
+    assert asked == set(bootstrap) and not node.may_campaign
+    answer = FetchResponse(NodeId(-2), 7, NodeId(1), 0, 0, error=ErrorCode.FENCED_LEADER_EPOCH)
+    effects = node.step(answer, 5000)
+    assert RoleChanged(Role.FOLLOWER, 7, NodeId(1)) in effects
+    assert [effect.to for effect in effects if isinstance(effect, Send)] == [1]
+
+
+def test_a_vote_without_a_directory_counts_for_the_same_node_with_one() -> None:
+    with_directory = ReplicaKey(NodeId(2), Uuid(b"d" * 16))
+    assert TWO.matches(with_directory) and with_directory.matches(TWO)
+    assert not with_directory.matches(ReplicaKey(NodeId(2), Uuid(b"e" * 16))) and not TWO.matches(THREE)
+    harness = NodeHarness(1, 2, 3, state=ElectionState(5, voted_for=TWO))
+    [reply] = replies(harness.step(VoteRequest(5, with_directory, LogPoint(4, 10), False)))
+    assert isinstance(reply, VoteResponse) and reply.granted
+    [reply] = replies(harness.step(VoteRequest(5, THREE, LogPoint(4, 10), False)))
+    assert isinstance(reply, VoteResponse) and not reply.granted

@@ -28,12 +28,12 @@ class ApiVersionsApi:
         services: Callable[[], Mapping[ApiKey, Service]],
         image: Callable[[], Image],
         features: Mapping[str, tuple[int, int]],
-        kraft_version: int = 0,
+        kraft_version: Callable[[], int],
     ) -> None:
         self._services = services
         self._image = image
         self._features = features
-        self.kraft_version = kraft_version
+        self._kraft_version = kraft_version
 
     def services(self) -> list[Service]:
         return [Service(ApiKey.API_VERSIONS, (0, 4), self.handle, NOTHING)]
@@ -50,13 +50,13 @@ class ApiVersionsApi:
             api_keys=self._keys(),
             supported_features=[
                 ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=low, max_version=high)
-                for name, (low, high) in sorted({**self._features, KRAFT_VERSION: (0, self.kraft_version)}.items())
+                for name, (low, high) in sorted(self._features.items())
                 if low > 0 or context.api_version >= FEATURES_FROM_ZERO_VERSION_MIN
             ],
             finalized_features_epoch=image.offset,
             finalized_features=[
                 ApiVersionsResponse.FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
-                for name, level in sorted({**image.features, KRAFT_VERSION: self.kraft_version}.items())
+                for name, level in sorted({**image.features, KRAFT_VERSION: self._kraft_version()}.items())
                 if level > 0
             ],
         )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.base.errors import ErrorCode, KafkaError
+from headrace.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
 from headrace.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from headrace.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -23,6 +24,7 @@ from headrace.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from headrace.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from headrace.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from headrace.protocol.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 
@@ -97,6 +99,8 @@ _REFUSALS: dict[type[Any], Callable[[Any, ErrorCode, str], Any]] = {
     AlterReplicaLogDirsRequest: _replica_dirs,
     UpdateFeaturesRequest: _whole(UpdateFeaturesResponse),
     UnregisterBrokerRequest: _whole(UnregisterBrokerResponse),
+    AddRaftVoterRequest: _whole(AddRaftVoterResponse),
+    RemoveRaftVoterRequest: _whole(RemoveRaftVoterResponse),
     ListPartitionReassignmentsRequest: _whole(ListPartitionReassignmentsResponse),
     AlterPartitionReassignmentsRequest: _whole(AlterPartitionReassignmentsResponse),
     DescribeQuorumRequest: _whole(DescribeQuorumResponse),

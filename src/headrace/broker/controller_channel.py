@@ -52,6 +52,13 @@ class OwnController(Protocol):
     def leader(self) -> NodeId:
         """Return the leader of the quorum as far as this controller knows, NO_NODE if there is none."""
 
+    @property
+    def is_alone(self) -> bool:
+        """Return whether this controller is the only voter of the quorum."""
+
+    def address_of(self, node: NodeId) -> Address | None:
+        """Return where another controller is reached, None if that is unknown."""
+
 
 class LocalChannel:
     """A channel to a controller in the same process: the usual frames without a socket, sent by the node as itself."""
@@ -112,7 +119,7 @@ class QuorumChannel:
         self._last_used: Address | None = None
 
     async def request(self, message: Any) -> Any:
-        if self._local is not None and not self._discovery.knows_others:
+        if self._local is not None and self._own is not None and self._own.is_alone:
             return await self._local.request(message)
         # In a task of its own: a caller that was started with `base.eager` may have none, but timeouts need one.
         return await asyncio.get_running_loop().create_task(self._request_until_carried_out(message))
@@ -139,7 +146,7 @@ class QuorumChannel:
         """Return the response of the leader. Raise _NotCarriedOut if another attempt may follow."""
         discovery = self._discovery
         if self._own is not None and self._own.leader != NO_NODE:
-            discovery.prefer(self._own.leader)
+            discovery.prefer(self._own.leader, self._own.address_of(self._own.leader))
         if not discovery.knows_others:
             raise NotConnected(
                 "no controller is known: set controller.quorum.voters or controller.quorum.bootstrap.servers"

@@ -91,7 +91,7 @@ class ControllerDiscovery:
     @property
     def knows_others(self) -> bool:
         """Return whether there is any controller that can be reached over the network."""
-        return bool(self._configured)
+        return bool(self._configured or self._learned)
 
     def target(self) -> Address:
         """Return the leader if it is known, otherwise the next controller to try; there must be one."""
@@ -114,9 +114,11 @@ class ControllerDiscovery:
         if address is not None and (hint.epoch > self._epoch or self._leader is None):
             self._leader, self._leader_id, self._epoch = address, hint.leader, hint.epoch
 
-    def prefer(self, node: NodeId) -> None:
+    def prefer(self, node: NodeId, address: Address | None = None) -> None:
         """Use the leader that this node's own raft names, if its address is known and it did not just fail."""
-        address = self.address_of(node)
+        if address is not None and address != self.address_of(node) and len(self._learned) < LEARNED_MAX:
+            self._learned[node] = address
+        address = address or self.address_of(node)
         if address is not None and node != self._leader_id:
             self._leader, self._leader_id = address, node
 

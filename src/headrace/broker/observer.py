@@ -16,6 +16,7 @@ from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from headrace.protocol.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
 from headrace.quorum.log import MetadataBatch, decode_metadata
 from headrace.quorum.snapshots import SnapshotId, whole_snapshot
+from headrace.quorum.voter_records import VoterRecords
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class MetadataObserver:
         self._leader_epoch = -1
         self._caught_up = False
         self.high_watermark = 0
+        self.kraft_version = 0  # the committed level, which control records of the log set
 
     async def run(self) -> None:
         """Fetch the metadata log until cancelled, retrying every `RETRY_S` after a failure."""
@@ -167,6 +169,7 @@ class MetadataObserver:
 
     async def _apply(self, batch: MetadataBatch) -> None:
         """Apply a batch in slices, but publish it as a whole: a topic with thousands of partitions is one batch."""
+        self._apply_control(batch)
         records, step = batch.records, RECORDS_AT_ONCE
         pieces = [records[start : start + step] for start in range(0, len(records), step)] or [[]]
         for piece in pieces[:-1]:
@@ -174,11 +177,15 @@ class MetadataObserver:
             await asyncio.sleep(0)
         self._loader.apply(pieces[-1], batch.last_offset, batch.epoch, more=not self._caught_up)
 
+    def _apply_control(self, batch: MetadataBatch) -> None:
+        self.kraft_version = VoterRecords(self.kraft_version).after(batch.control).kraft_version
+
     async def _load_snapshot(self, snapshot: SnapshotId) -> None:
         """Replace the whole state by a snapshot; fetching continues at its end offset."""
         data = await self._fetch_snapshot(snapshot)
         state = self._loader.empty_state()
         for batch in whole_snapshot(decode_metadata(data), snapshot.file_name):
+            self._apply_control(batch)
             for record in batch.records:
                 replay(state, record)
             await asyncio.sleep(0)  # per batch, because batches of a snapshot are small

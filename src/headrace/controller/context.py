@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ class ControllerContext:
     list_options: Mapping[str, str] = field(default_factory=dict)  # broker options that are lists -> their defaults
     supported_features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     node_id: int = -1
-    kraft_version: int = 0
+    kraft_version: Callable[[], int] = lambda: 0
     num_partitions: int = 1
     replication_factor: int = 1
     session_timeout_ms: int = 9_000

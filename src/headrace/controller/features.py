@@ -43,7 +43,7 @@ def _update(
     context: ControllerContext, requested: UpdateFeaturesRequest.FeatureUpdateKey, levels: dict[str, int]
 ) -> FeatureLevelRecord | None:
     name, level = requested.feature, requested.max_version_level
-    current = context.kraft_version if name == KRAFT_VERSION else context.state.features.get(name) or 0
+    current = context.kraft_version() if name == KRAFT_VERSION else context.state.features.get(name) or 0
     if requested.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         raise _invalid(name, level, "The controller does not support the given upgrade type.")
     if level < 0:
@@ -61,9 +61,9 @@ def _update(
     if name == METADATA_VERSION:
         _check_metadata_downgrade(current, level, unsafe=requested.upgrade_type == UNSAFE_DOWNGRADE)
     elif name == KRAFT_VERSION:
-        if level != current:
+        if level < current:
             raise _invalid(name, level, "Can't downgrade the version of this feature.")
-        return None
+        return None  # the quorum itself has the record of its level
     elif name not in context.supported_features:
         raise _invalid(name, level, f"Feature {name} not found.")
     elif name == ELR_FEATURE and level and levels.get(METADATA_VERSION, 0) < ELR_LEVEL:

@@ -33,7 +33,7 @@ from headrace.coordinators.internal_topics import internal_topics
 from headrace.metadata.image import Image
 from headrace.metadata.loader import MetadataLoader, Publisher
 from headrace.metadata.records import CORDONED_LEVEL
-from headrace.metadata.state import KRAFT_VERSION, METADATA_VERSION
+from headrace.metadata.state import METADATA_VERSION
 from headrace.node.broker_apis import BrokerParts, make_broker_apis
 from headrace.node.channel_wiring import make_controller_channel
 from headrace.node.context import NodeContext
@@ -47,7 +47,6 @@ from headrace.observe.client_series import ClientSeries
 from headrace.observe.request_times import RequestTimes
 from headrace.options.table import Value
 from headrace.protocol.apis import ApiKey
-from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from headrace.replication.dir_moves import DirMoves
 from headrace.replication.directories import Directories
 from headrace.replication.replicas import Replicas
@@ -199,10 +198,12 @@ class BrokerRole:
             client_series=self._client_series,
             authorizer=self._authorizer,
         )
-        self._versions = ApiVersionsApi(lambda: table, self._get_image, SUPPORTED_FEATURES)
-        table = make_table([self._versions, *make_broker_apis(context, parts)])
+        versions = ApiVersionsApi(
+            lambda: table, self._get_image, SUPPORTED_FEATURES, lambda: self._observer.kraft_version
+        )
+        table = make_table([versions, *make_broker_apis(context, parts)])
         self._export_metrics()
-        return Dispatcher(table, self._versions.unsupported, context.metrics, context.loop, self._single_produce.handle)
+        return Dispatcher(table, versions.unsupported, context.metrics, context.loop, self._single_produce.handle)
 
     def _export_metrics(self) -> None:
         metrics = self._context.metrics
@@ -233,13 +234,6 @@ class BrokerRole:
                 limit = self._options.number("max.connections")
                 listener.settings = replace(listener.settings, connections_max=limit)
 
-    async def _fetch_kraft_version(self) -> None:
-        request = ApiVersionsRequest(client_software_name="headrace", client_software_version="0.1.0")
-        response: ApiVersionsResponse = await self._channel.request(request)
-        self._versions.kraft_version = next(
-            (one.max_version_level for one in response.finalized_features if one.name == KRAFT_VERSION), 0
-        )
-
     @property
     def image(self) -> Image:
         return self._loader.image
@@ -255,7 +249,6 @@ class BrokerRole:
         )
         self.dispatcher.warm(WARM)
         await self.registration.register_at_start(previous_broker_epoch)
-        await self._fetch_kraft_version()
         self._tasks.append(self._loop.create_task(self._observer.run()))
         await self._caught_up()
         if self.replicas.directories.ignores_cordons():

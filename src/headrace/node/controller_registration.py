@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 
 from headrace.base.errors import ErrorCode, HeadraceError
 from headrace.base.ids import new_uuid
-from headrace.broker.controller_channel import OwnController
-from headrace.node.channel_wiring import make_controller_channel
+from headrace.broker.controller_channel import ControllerChannel
 from headrace.node.context import NodeContext
 from headrace.node.feature_levels import SUPPORTED_FEATURES
 from headrace.node.listener_addresses import SECURITY_PROTOCOLS
@@ -28,9 +27,9 @@ Endpoints = Mapping[str, tuple[str, int]]  # listener -> host and port
 class ControllerRegistration:
     """Registers a controller once per start; `endpoints` returns the addresses of its listeners."""
 
-    def __init__(self, node: NodeContext, own: OwnController, endpoints: Callable[[], Endpoints]) -> None:
+    def __init__(self, node: NodeContext, channel: ControllerChannel, endpoints: Callable[[], Endpoints]) -> None:
         self._node = node
-        self._channel = make_controller_channel(node, own)
+        self._channel = channel
         self._endpoints = endpoints
         self._incarnation_id = new_uuid(node.random)
 
@@ -70,9 +69,3 @@ class ControllerRegistration:
                 for name, (low, high) in SUPPORTED_FEATURES.items()
             ],
         )
-
-    async def close(self) -> None:
-        await self._channel.close()
-
-    def abort(self) -> None:
-        self._channel.abort()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,24 +18,27 @@ from headrace.api.controller.quorum.describe import DescribeQuorumApi, Endpoints
 from headrace.api.controller.quorum.fetch import QuorumFetchApi
 from headrace.api.controller.quorum.membership import QuorumMembership
 from headrace.api.controller.quorum.snapshots import FetchSnapshotApi
+from headrace.api.controller.quorum.voters import VotersApi
 from headrace.api.controller.quorum.votes import VotesApi
 from headrace.api.sasl import SaslApi
 from headrace.api.table import Api, make_table
-from headrace.base.ids import NodeId
+from headrace.base.ids import NodeId, Uuid
+from headrace.client.wire.node_link import Address
 from headrace.controller.acls import AclFollower, committed_acls
 from headrace.controller.context import ControllerContext
 from headrace.controller.controller import Controller
 from headrace.controller.metrics import ControllerMetrics
 from headrace.metadata.image import Image
-from headrace.metadata.state import KRAFT_VERSION
+from headrace.node.channel_wiring import make_controller_channel
 from headrace.node.context import NodeContext
 from headrace.node.controller_registration import ControllerRegistration
 from headrace.node.feature_levels import SUPPORTED_FEATURES
 from headrace.node.formatting import read_bootstrap
 from headrace.node.listeners import open_listeners
-from headrace.node.quorum_wiring import make_driver
+from headrace.node.quorum_wiring import controller_listener, make_driver, own_voter
 from headrace.node.security import SecurityOfListeners, authority_of, make_authorizer
 from headrace.node.settings import Settings
+from headrace.node.voter_requests import keep_voter_current
 from headrace.options.node_options import NODE_OPTIONS
 from headrace.options.table import Kind
 from headrace.quorum.journal import QuorumJournal
@@ -42,6 +46,9 @@ from headrace.quorum.opening import open_metadata
 from headrace.quorum.snapshots import SnapshotFiles
 from headrace.quorum.snapshotter import SnapshotPolicy, Snapshotter
 from headrace.quorum.standby import Standby
+from headrace.quorum.voter_changes import VoterChanges
+from headrace.quorum.voter_upkeep import VoterUpkeep
+from headrace.raft.voters import Voter
 from headrace.server.dispatch import Dispatcher
 from headrace.server.listener import Listener
 from headrace.statemachine.runtime import Runtime
@@ -57,7 +64,7 @@ REPORT_S = 3.0  # how often a start that waits says for what
 class ControllerRole:
     """A controller: it leads the cluster while its replica leads the quorum, and is a hot standby otherwise."""
 
-    def __init__(self, node: NodeContext, files: Files) -> None:
+    def __init__(self, node: NodeContext, files: Files, directory_id: Uuid) -> None:
         self._node = node
         self._settings = settings = node.settings
         self._clock = node.clock
@@ -73,8 +80,9 @@ class ControllerRole:
             settings.number("metadata.log.segment.ms"),
             node.clock,
         )
-        self.driver = make_driver(node, files, directory, stored)
-        context = _make_context(node, stored.voters.kraft_version)
+        self.driver, self._addresses = make_driver(node, files, directory, stored, directory_id)
+        self._changes = VoterChanges(self.driver, self._own_voter, controller_listener(settings), node.loop)
+        context = _make_context(node, lambda: self.driver.raft.kraft_version)
         self._machine = Controller(context, read_bootstrap(files, settings.metadata_dir))
         self._authorizer = make_authorizer(settings)
         self._authority = authority_of(self._authorizer)
@@ -107,9 +115,8 @@ class ControllerRole:
         )
         self.dispatcher = self._make_dispatcher(quorum)
         self._standby.on_active = partial(self._broker_requests.probe_brokers, settings.node_id)
-        # Only other nodes need to know where this controller is.
-        is_alone = self.driver.raft.voters.ids == [settings.node_id]
-        self._registration = None if is_alone else ControllerRegistration(node, self, self._endpoints)
+        self._channel = make_controller_channel(node, self)
+        self._registration = ControllerRegistration(node, self._channel, self._endpoints)
         node.metrics.texts.append(ControllerMetrics(context, lambda: self.driver.is_leader).expose)
 
     @property
@@ -117,11 +124,24 @@ class ControllerRole:
         """Return the leader of the quorum as far as this node knows, or NO_NODE."""
         return self.driver.leader
 
+    @property
+    def is_alone(self) -> bool:
+        """Return whether this controller is the only voter."""
+        return self.driver.raft.voters.ids == [self._settings.node_id]
+
+    def address_of(self, node: NodeId) -> Address | None:
+        """Return where another controller is reached, None if that is unknown."""
+        return self._addresses.of(node)
+
+    def _own_voter(self) -> Voter:
+        return own_voter(self._settings, self.driver.raft.key.directory, self.bound_ports)
+
     def _make_quorum_apis(self, snapshots: SnapshotFiles) -> list[Api]:
         membership = QuorumMembership(self.driver, self._node.cluster_id)
         return [
             QuorumFetchApi(membership, self._loop),
             VotesApi(membership),
+            VotersApi(membership, self._changes, controller_listener(self._settings)),
             FetchSnapshotApi(membership, snapshots, self._loop),
             DescribeQuorumApi(self.driver, self._voter_endpoints, self._clock),
         ]
@@ -141,14 +161,14 @@ class ControllerRole:
             lambda: table,
             lambda: Image(self.driver.high_watermark - 1, features=self._committed_features()),
             SUPPORTED_FEATURES,
-            self.driver.raft.kraft_version,
+            lambda: self.driver.raft.kraft_version,
         )
         table = make_table(
             [
                 versions,
                 *quorum,
                 controller,
-                ControllerAdminApi(controller.decide),
+                ControllerAdminApi(controller.decide, self._changes),
                 ControllerClusterApi(lambda: self.leader, node.cluster_id, self._voter_endpoints),
                 ControllerAclsApi(lambda: committed_acls(context).values(), controller.decide, self._authorizer),
                 ControllerScramApi(context.committed_scram, controller.decide),
@@ -175,12 +195,19 @@ class ControllerRole:
         for listener in self._listeners:
             await listener.serve()
         self._tasks += [self._loop.create_task(self._standby.run()), self._loop.create_task(self._tick())]
-        voters = ", ".join(map(str, self.driver.raft.voters.ids))
+        voters = ", ".join(map(str, self.driver.raft.voters.ids)) or "that the bootstrap servers know"
         log.info("joining the metadata quorum of the voters %s", voters)
         self.driver.start()
         await self._until_ready()
-        if self._registration is not None:
-            self._tasks.append(self._loop.create_task(self._registration.run()))
+        upkeep = VoterUpkeep(
+            self.driver.raft,
+            self._node.cluster_id,
+            may_join=self._settings.flag("controller.quorum.auto.join.enable"),
+        )
+        self._tasks += [
+            self._loop.create_task(self._registration.run()),
+            self._loop.create_task(keep_voter_current(upkeep, self._own_voter, self._channel)),
+        ]
 
     async def _until_ready(self) -> None:
         waited_for = [self._standby.ready, self.driver.failed]
@@ -196,19 +223,17 @@ class ControllerRole:
         if leader >= 0:
             return f"catching up with node {leader}, which leads the metadata quorum"
         others = [voter for voter in self.driver.raft.voters.ids if voter != self._settings.node_id]
+        waiting = f"waiting for a majority of the voters {', '.join(map(str, others))} to elect a leader"
+        if not others:
+            others = list(self._addresses.bootstrap_ids)
+            waiting = "waiting for one of controller.quorum.bootstrap.servers to say who leads the metadata quorum"
         problems = self.driver.peers.problems
         reasons = [problems[voter] for voter in others if voter in problems]
-        return f"waiting for a majority of the voters {', '.join(map(str, others))} to elect a leader" + (
-            f": {'; '.join(reasons)}" if reasons else ""
-        )
+        return waiting + (f": {'; '.join(reasons)}" if reasons else "")
 
     def _endpoints(self) -> Endpoints:
         """Return the addresses of this node's controller listeners, by listener name."""
-        ports = self.bound_ports
-        return {
-            listener.name: (listener.host or self._settings.host_name, ports.get(listener.name, listener.port))
-            for listener in self._settings.controller_listeners
-        }
+        return {name: (host, port) for name, host, port in self._own_voter().endpoints}
 
     def _voter_endpoints(self) -> dict[NodeId, Endpoints]:
         """Return the addresses of all voters; those of this node as its listeners are bound."""
@@ -228,15 +253,13 @@ class ControllerRole:
         """Give up leadership, if this node has it, and close the log."""
         self.driver.resign()
         self._end()
-        if self._registration is not None:
-            await self._registration.close()
+        await self._channel.close()
         await self._snapshotter.stop()
         await self.driver.stop()
 
     def kill(self) -> None:
         self._end()
-        if self._registration is not None:
-            self._registration.abort()
+        self._channel.abort()
         self._snapshotter.cancel()
         self.driver.abandon()
 
@@ -248,7 +271,7 @@ class ControllerRole:
             listener.stop()
 
 
-def _make_context(node: NodeContext, kraft_version: int) -> ControllerContext:
+def _make_context(node: NodeContext, kraft_version: Callable[[], int]) -> ControllerContext:
     settings = node.settings
     return ControllerContext(
         cluster_id=node.cluster_id,
@@ -258,7 +281,7 @@ def _make_context(node: NodeContext, kraft_version: int) -> ControllerContext:
         list_options={
             name: option.text(option.default) or "" for name, option in NODE_OPTIONS.items() if option.kind is Kind.LIST
         },
-        supported_features={**SUPPORTED_FEATURES, KRAFT_VERSION: (0, kraft_version)},
+        supported_features=SUPPORTED_FEATURES,
         node_id=settings.node_id,
         kraft_version=kraft_version,
         num_partitions=settings.number("num.partitions"),

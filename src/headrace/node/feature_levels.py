@@ -34,6 +34,7 @@ _RELEASES = (
 RELEASE_LEVELS = {name: level for level, name in enumerate(_RELEASES, METADATA_VERSION_MIN)}
 assert RELEASE_LEVELS[_RELEASES[-1]] == METADATA_VERSION_MAX
 SCRAM_LEVEL = RELEASE_LEVELS["3.5-IV2"]
+DYNAMIC_QUORUM_LEVEL = RELEASE_LEVELS["3.9-IV0"]
 # Feature -> pairs of a metadata.version level and the feature's default level from there on.
 _DEFAULTS = {
     ELR: ((RELEASE_LEVELS["4.1-IV0"], 1),),
@@ -41,7 +42,6 @@ _DEFAULTS = {
     TRANSACTION: ((RELEASE_LEVELS["4.0-IV2"], 2),),
 }
 _NOT_SERVED = {
-    KRAFT: "the controllers of this version are a static quorum (controller.quorum.voters)",
     SHARE: "this version serves no share groups",
     STREAMS: "this version serves no streams groups",
 }

@@ -16,7 +16,8 @@ from headrace.base.metrics import Metrics
 from headrace.node.broker_role import BrokerRole
 from headrace.node.context import NodeContext
 from headrace.node.controller_role import ControllerRole
-from headrace.node.formatting import format_log_dirs, new_cluster_id
+from headrace.node.formatting import FirstMetadata, format_log_dirs, new_cluster_id
+from headrace.node.initial_voters import standalone
 from headrace.node.security import check_security
 from headrace.node.settings import Settings
 from headrace.observe.http import HttpEndpoint
@@ -65,11 +66,20 @@ class Node:
             if known is None and not settings.is_alone:
                 raise ConfigError(
                     f"{', '.join(settings.log_dirs)}: not formatted; all nodes of a cluster need the same cluster id,"
-                    " so run `headrace format --cluster-id …` on each of them first"
+                    " so run `headrace format --cluster-id …` on each of them first, with --standalone on the first controller"
+                    " and --no-initial-controllers on the others unless controller.quorum.voters names them all"
                 )
             cluster_id = known or new_cluster_id(ports.random)
+            # Settings with controller.quorum.bootstrap.servers are made for a dynamic quorum.
+            voters = standalone(settings, ports.random) if known is None and settings.bootstrap_controllers else None
             format_log_dirs(
-                log_dirs, settings.metadata_dir, settings.node_id, cluster_id, ports.clock.now_ms(), ports.random
+                log_dirs,
+                settings.metadata_dir,
+                settings.node_id,
+                cluster_id,
+                ports.clock.now_ms(),
+                ports.random,
+                FirstMetadata(voters=voters),
             )
             cordoned = settings.values["cordoned.log.dirs"]
             assert isinstance(cordoned, list)
@@ -104,7 +114,7 @@ class Node:
         settings, ports = self.settings, self._ports
         context = NodeContext(settings, self.cluster_id, ports.clock, ports.random, ports.loop, ports.metrics)
         if settings.is_controller:
-            self.controller = ControllerRole(context, ports.files)
+            self.controller = ControllerRole(context, ports.files, self._directories.metadata_directory_id)
             self._roles.append(self.controller)
             await self.controller.start()
         if settings.is_broker:

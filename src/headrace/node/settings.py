@@ -40,6 +40,7 @@ from headrace.options.topic_options import topic_defaults
 
 log = logging.getLogger(__name__)
 
+ANY_HOST = frozenset({"", "0.0.0.0", "::"})  # hosts of listeners that accept connections to any address of the machine
 LOG_FORMAT = "headrace.log.format"
 OWN_OPTIONS = OptionTable(
     Option("headrace.http.listener", Kind.STRING, "localhost:9404", "host:port of /metrics and /health; empty: none"),
@@ -89,7 +90,16 @@ class Settings(Struct, frozen=True):
     @property
     def is_alone(self) -> bool:
         """Return whether this node is a cluster by itself, as far as the settings say."""
-        return self.is_controller and len(self.quorum_voters) <= 1
+        others = [one for one in self.bootstrap_controllers if not self._is_own_controller(one)]
+        return self.is_controller and len(self.quorum_voters) <= 1 and not others
+
+    def _is_own_controller(self, address: Address) -> bool:
+        local = {"localhost", "127.0.0.1", "::1", self.host_name}
+        return any(
+            listener.port == address.port
+            and (listener.host == address.host or (address.host in local and listener.host in local | ANY_HOST))
+            for listener in self.controller_listeners
+        )
 
     def number(self, name: str) -> int:
         value = self.values[name]

@@ -26,7 +26,7 @@ from headrace.quorum.peers import Peers, Unanswered
 from headrace.quorum.snapshot_download import SnapshotDownload
 from headrace.quorum.snapshots import SnapshotFiles, SnapshotId
 from headrace.quorum.store import ElectionStore
-from headrace.quorum.voter_records import VoterRecords, voters_record
+from headrace.quorum.voter_records import VoterRecords
 from headrace.raft.effects import (
     AppendFetched,
     AppendLeaderChange,
@@ -44,6 +44,7 @@ from headrace.raft.effects import (
     Truncate,
 )
 from headrace.raft.log_view import LogPoint
+from headrace.raft.membership import DYNAMIC_KRAFT_VERSION
 from headrace.raft.messages import Request, Response
 from headrace.raft.node import RaftNode
 from headrace.raft.roles import Role
@@ -137,8 +138,8 @@ class QuorumDriver:
 
     def voter_records(self, end_offset: int) -> VoterRecords:
         """Return the voters that apply to a log that ends here, for a snapshot; static voters are in no log."""
-        version = self.raft.kraft_version
-        return VoterRecords(version, self.raft.history.at(end_offset) if version else None)
+        voters = self.raft.history.recorded_at(end_offset)
+        return VoterRecords() if voters is None else VoterRecords(DYNAMIC_KRAFT_VERSION, voters)
 
     # --- subscriptions; callbacks are called in the order of subscription
 
@@ -206,6 +207,11 @@ class QuorumDriver:
         self._execute(self.raft.proposed(end))
         self._appended()
         return end - 1
+
+    def change_voters(self, effects: list[Effect]) -> int:
+        """Execute what raft has decided about a change of the voters; return the log end that has to be committed for it."""
+        self._run(effects)
+        return self.log.end_offset
 
     # --- time
 
@@ -287,8 +293,9 @@ class QuorumDriver:
                         self._save_election()
                 case AppendLeaderChange():
                     self._append_leader_change(effect)
-                case AppendVoters(voters):
-                    end = self.log.append_voters(voters_record(voters), self.raft.epoch)
+                case AppendVoters(voters, kraft_version):
+                    records = VoterRecords(kraft_version or 0, voters).control()
+                    end = self.log.append_control(records, self.raft.epoch)
                     self._execute(self.raft.proposed(end, voters))
                     self._appended()
                 case AppendFetched(records):
@@ -343,7 +350,6 @@ class QuorumDriver:
     def _append_leader_change(self, change: AppendLeaderChange) -> None:
         first = self._first_voters if self.log.end_offset == 0 else VoterRecords()
         end = self.log.append_leader_change(change, self.raft.key.id, first.control())
-        self.raft.kraft_version = max(self.raft.kraft_version, first.kraft_version)
         self._execute(self.raft.proposed(end, first.voters))
         self._appended()
 
@@ -358,8 +364,6 @@ class QuorumDriver:
             self._warn("node %d sent batches that are not appended: %s; fetching them again", self.leader, error)
             return
         for offset, voters in found:
-            self.raft.kraft_version = max(self.raft.kraft_version, voters.kraft_version)
-            self._store.kraft_version = self.raft.kraft_version
             if voters.voters is not None and offset > self.raft.history.last_offset:
                 self.raft.voters_appended(offset, voters.voters)
         self._execute(self.raft.appended())
@@ -401,7 +405,6 @@ class QuorumDriver:
         """Replace the log by a snapshot. After a crash in between, opening the files completes it."""
         self._snapshots.written(snapshot)
         self.log.restart_at(snapshot.end_offset)
-        self.raft.kraft_version = self._store.kraft_version = voters.kraft_version
         for callback in self._on_installed:
             callback(snapshot)
         self._run(self.raft.snapshot_installed(point, voters.voters, self.now_ms()))
@@ -411,7 +414,7 @@ class QuorumDriver:
     def _save_election(self) -> None:
         """Save the oldest unsaved state; one at a time, because they must reach the disk in order."""
         state = self._unsaved[0]
-        self._in_thread(partial(self._store.save, state), self._election_persisted, state)
+        self._in_thread(partial(self._store.save, state, self.raft.kraft_version), self._election_persisted, state)
 
     def _election_persisted(self, state: ElectionState) -> list[Effect]:
         self._unsaved.popleft()

@@ -72,10 +72,10 @@ class MetadataLog:
         batch = build_control_batch([record, *more], timestamp=now_ms)
         return self._write(batch, leader.epoch, now_ms)
 
-    def append_voters(self, voters: ControlRecord, epoch: int) -> int:
-        """Append a VotersRecord and return the new log end."""
+    def append_control(self, records: Sequence[ControlRecord], epoch: int) -> int:
+        """Append control records as one batch and return the new log end."""
         now_ms = self._clock.now_ms()
-        return self._write(build_control_batch([voters], timestamp=now_ms), epoch, now_ms)
+        return self._write(build_control_batch(records, timestamp=now_ms), epoch, now_ms)
 
     def append_fetched(self, records: bytes) -> None:
         """Append batches of the leader, with their offsets and epochs."""

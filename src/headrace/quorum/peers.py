@@ -17,7 +17,10 @@ from typing import Any, NamedTuple, Protocol
 from headrace.base.errors import HeadraceError
 from headrace.base.ids import NodeId
 from headrace.client.wire.node_link import Address, LinkOptions, NodeLink
+from headrace.metadata.state import KRAFT_VERSION
+from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from headrace.protocol.messages.fetch_snapshot import FetchSnapshotResponse
+from headrace.quorum.controller_addresses import ControllerAddresses
 from headrace.quorum.requests import Sender, decode, decode_snapshot_part, encode, encode_snapshot_fetch
 from headrace.quorum.snapshots import SnapshotId
 from headrace.raft.messages import EndQuorumEpochRequest, Request, Response
@@ -59,6 +62,10 @@ class Peers(Protocol):
         """Return a part of the leader's snapshot. Raise HeadraceError if there is none."""
         ...
 
+    async def supported_kraft_versions(self, address: Address) -> tuple[int, int]:
+        """Return the lowest and highest kraft.version of the node at this address. Raise HeadraceError if it does not respond."""
+        ...
+
     async def close(self, wait_s: float) -> None:
         """Wait for announcements under way, but no longer than `wait_s`, then close all connections."""
 
@@ -80,6 +87,9 @@ class NoPeers:
     ) -> FetchSnapshotResponse.PartitionSnapshot:
         raise AssertionError(f"a quorum of one has no node {leader}")
 
+    async def supported_kraft_versions(self, address: Address) -> tuple[int, int]:
+        raise HeadraceError("this controller has no listener, so no other can join it")
+
     async def close(self, wait_s: float) -> None: ...
 
     def abandon(self) -> None: ...
@@ -91,18 +101,18 @@ class _InFlight(NamedTuple):
 
 
 class LinkedPeers:
-    """Sends requests over links. `address_of` returns where a node listens, or None if that is unknown."""
+    """Sends requests over links; `options` is called when the first one is opened."""
 
     def __init__(
         self,
-        sender: Callable[[], Sender],
-        address_of: Callable[[NodeId], Address | None],
-        options: LinkOptions,
+        sender: Sender,
+        addresses: ControllerAddresses,
+        options: Callable[[], LinkOptions],
         random: Random,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._sender = sender
-        self._address_of = address_of
+        self._addresses = addresses
         self._options = options
         self._random = random
         self._loop = loop
@@ -118,18 +128,21 @@ class LinkedPeers:
             if current.request == request:
                 return
             current.task.cancel()
-        message = encode(request, to, self._sender(), state.voters, state.high_watermark)
+        message = encode(request, to, self._sender, state.voters, state.high_watermark)
         task = self._loop.create_task(self._exchange(to, request, message))
         self._in_flight[kind] = _InFlight(request, task)
         task.add_done_callback(partial(self._ended, kind, done))
 
     async def _exchange(self, to: NodeId, request: Request, message: Any) -> Response | Unanswered:
         try:
-            response = decode(await self._link(to).request(message), request, to)
+            received = await self._link(to).request(message)
+            response = decode(received, request, to)
         except HeadraceError as error:
             self.problems[to] = str(error)
+            self._addresses.failed(to)
             return Unanswered(str(error), _is_refused(error))
         self.problems.pop(to, None)
+        self._addresses.learn(received)
         return response
 
     def _ended(self, kind: _Kind, done: Done, task: asyncio.Task[Response | Unanswered]) -> None:
@@ -140,7 +153,7 @@ class LinkedPeers:
 
     def _link(self, to: NodeId) -> NodeLink:
         """Return the link to a node's current address. Raise HeadraceError if that is unknown."""
-        address = self._address_of(to)
+        address = self._addresses.of(to)
         if address is None:
             raise HeadraceError(f"the address of node {to} is unknown")
         link = self._links.get(to)
@@ -148,7 +161,7 @@ class LinkedPeers:
             self._retire(link)
             while len(self._links) >= LINKS_MAX:
                 self._retire(self._links.pop(next(iter(self._links))))
-            link = self._links[to] = NodeLink(address, self._options, self._random)
+            link = self._links[to] = NodeLink(address, self._options(), self._random)
         return link
 
     def _retire(self, link: NodeLink | None) -> None:
@@ -160,8 +173,21 @@ class LinkedPeers:
     async def fetch_snapshot(
         self, leader: NodeId, snapshot: SnapshotId, position: int, epoch: int
     ) -> FetchSnapshotResponse.PartitionSnapshot:
-        message = encode_snapshot_fetch(snapshot, position, epoch, self._sender())
+        message = encode_snapshot_fetch(snapshot, position, epoch, self._sender)
         return decode_snapshot_part(await self._link(leader).request(message), leader)
+
+    async def supported_kraft_versions(self, address: Address) -> tuple[int, int]:
+        link = NodeLink(address, self._options(), self._random)
+        try:
+            response: ApiVersionsResponse = await link.request(
+                ApiVersionsRequest(client_software_name="headrace", client_software_version="0.1.0")
+            )
+        finally:
+            await link.close()
+        return next(
+            ((one.min_version, one.max_version) for one in response.supported_features if one.name == KRAFT_VERSION),
+            (0, 0),
+        )
 
     async def close(self, wait_s: float) -> None:
         announcements = [one.task for one in self._in_flight.values() if isinstance(one.request, EndQuorumEpochRequest)]

@@ -19,15 +19,21 @@ STATIC_VERSION, DYNAMIC_VERSION = 0, 1  # formats of kraft.version 0, with the v
 class ElectionStore:
     """Loads and saves the election state of one voter.
 
-    `voters` are the static voters that version 0 of the format lists; `kraft_version` chooses the format. Like Kafka, version 0
-    leaves the cluster id empty.
+    `voters` are the static voters that version 0 of the format lists. Like Kafka, version 0 leaves the cluster id empty.
     """
 
-    def __init__(self, files: Files, directory: str, voters: Iterable[NodeId], kraft_version: int = 0) -> None:
+    def __init__(self, files: Files, directory: str, voters: Iterable[NodeId]) -> None:
         self._files = files
         self._path = f"{directory}/{FILE_NAME}"
         self._voters = sorted(voters)
-        self.kraft_version = kraft_version
+
+    def load_static_voters(self) -> list[NodeId]:
+        """Return the static voters when the state was saved; none if there were none, or the file cannot be read."""
+        try:
+            found = json.loads(read_all(self._files, self._path, FILE_BYTES_MAX))
+            return [NodeId(int(voter["voterId"])) for voter in found.get("currentVoters", [])]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return []
 
     def load(self) -> ElectionState:
         if not self._files.exists(self._path):
@@ -48,11 +54,11 @@ class ElectionStore:
         voted_for = ReplicaKey(NodeId(voted), directory) if voted >= 0 else None
         return ElectionState(epoch, NodeId(leader), voted_for)
 
-    def save(self, state: ElectionState) -> None:
-        """Write the state durably; call it in a thread, because it blocks for an fsync."""
+    def save(self, state: ElectionState, kraft_version: int = 0) -> None:
+        """Write the state durably, in the format of this kraft.version; call it in a thread, because it blocks for an fsync."""
         voted = ReplicaKey(NO_NODE) if state.voted_for is None else state.voted_for
         fields: dict[str, object] = {"leaderId": state.leader, "leaderEpoch": state.epoch, "votedId": voted.id}
-        version = DYNAMIC_VERSION if self.kraft_version else STATIC_VERSION
+        version = DYNAMIC_VERSION if kraft_version else STATIC_VERSION
         if version == STATIC_VERSION:
             voters = [{"voterId": voter} for voter in self._voters]
             fields = {"clusterId": "", **fields, "appliedOffset": 0, "currentVoters": voters}

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.base.errors import CorruptData
-from headrace.base.ids import ZERO_UUID, NodeId, Uuid
+from headrace.base.ids import NodeId, Uuid
 from headrace.protocol.compiler import codec
 from headrace.protocol.errors import DecodeError
 from headrace.protocol.messages.embedded import KRaftVersionRecord, VotersRecord
@@ -46,13 +46,9 @@ class VoterRecords(Struct, frozen=True):
             version = KRaftVersionRecord(version=0, kraft_version=self.kraft_version)
             records.append(ControlRecord(ControlType.KRAFT_VERSION, codec(KRaftVersionRecord, 0).encode(version)))
         if self.voters is not None:
-            records.append(voters_record(self.voters))
+            message = VotersRecord(version=0, voters=[_encoded(voter) for voter in self.voters.voters])
+            records.append(ControlRecord(ControlType.KRAFT_VOTERS, codec(VotersRecord, 0).encode(message)))
         return records
-
-
-def voters_record(voters: VoterSet) -> ControlRecord:
-    message = VotersRecord(version=0, voters=[_encoded(voter) for voter in voters.voters])
-    return ControlRecord(ControlType.KRAFT_VOTERS, codec(VotersRecord, 0).encode(message))
 
 
 def _encoded(voter: Voter) -> VotersRecord.Voter:
@@ -69,7 +65,7 @@ def _encoded(voter: Voter) -> VotersRecord.Voter:
 def _voters_of(record: VotersRecord) -> VoterSet:
     """Return the set of a record. Raise ValueError if it has no voters, too many, or one of them twice."""
     ids = {voter.voter_id for voter in record.voters}
-    if len(ids) != len(record.voters) or len(ids) > VOTERS_MAX or min(ids, default=-1) < 0:
+    if not ids or len(ids) != len(record.voters) or len(ids) > VOTERS_MAX or min(ids) < 0:
         raise ValueError(f"a record with {len(record.voters)} voters, {len(ids)} of them different")
     return VoterSet(
         Voter(
@@ -80,12 +76,6 @@ def _voters_of(record: VotersRecord) -> VoterSet:
         )
         for voter in record.voters
     )
-
-
-def directory_of(found: VoterRecords, node_id: NodeId) -> Uuid:
-    """Return the directory id that identifies a voter together with its node id; zero if voters are static."""
-    voter = None if found.voters is None else found.voters.get(node_id)
-    return ZERO_UUID if voter is None else voter.key.directory
 
 
 def changes(known: VoterRecords, control: Iterable[ParsedControlRecord]) -> Iterator[tuple[int, VoterRecords]]:

@@ -51,9 +51,13 @@ class AppendLeaderChange(Struct, frozen=True):
 
 
 class AppendVoters(Struct, frozen=True):
-    """Append a VotersRecord as the next record of the log, then call `proposed` with this set."""
+    """Append a VotersRecord as the next record of the log, then call `proposed` with this set.
+
+    `kraft_version` is the level that begins with this set and gets a record before it; None if the level stays.
+    """
 
     voters: VoterSet
+    kraft_version: int | None = None
 
 
 class AppendFetched(Struct, frozen=True):

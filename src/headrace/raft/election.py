@@ -80,7 +80,7 @@ class Tally:
 def may_vote(state: ElectionState, role: Role, candidate: ReplicaKey, last: LogPoint, own: LogPoint) -> bool:
     """Return whether a vote may be granted: once per epoch, in no epoch with a leader, only to a log as good as ours."""
     if state.voted_for is not None:
-        return state.voted_for == candidate
+        return state.voted_for.matches(candidate)
     return role in (Role.UNATTACHED, Role.PROSPECTIVE) and state.leader < 0 and last >= own
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -43,7 +44,11 @@ NEVER_MS = 1 << 62
 
 
 class ElectionNode(ABC):
-    """The part of a replica that decides who leads. `random` spreads the election timeouts of the voters."""
+    """The part of a replica that decides who leads.
+
+    `random` spreads the election timeouts of the voters. `bootstrap` are stand-ins for the ids of replicas of which only the address
+    is known (controller.quorum.bootstrap.servers): a replica that is no voter asks them, too, who leads.
+    """
 
     def __init__(
         self,
@@ -53,12 +58,12 @@ class ElectionNode(ABC):
         log: LogView,
         timeouts: Timeouts,
         random: Random,
+        bootstrap: Sequence[NodeId] = (),
     ) -> None:
         self.key = key
         self.history = voters
         self.state = state
         self.role = Role.UNATTACHED
-        self.kraft_version = 0
         self.high_watermark = 0 if log.snapshot is None else log.snapshot.offset
         self.leading: LeaderState | None = None
         self._following: FollowerState | None = None
@@ -66,6 +71,7 @@ class ElectionNode(ABC):
         self._log = log
         self._timeouts = timeouts
         self._random = random
+        self._bootstrap = tuple(bootstrap)
         self._durable = log.end_offset
         self._generation = 0  # increased by truncations, so that an fsync from before one does not count
         self._grants: list[tuple[ElectionState, Reply]] = []  # votes to send once they are durable
@@ -84,6 +90,10 @@ class ElectionNode(ABC):
     @property
     def voters(self) -> VoterSet:
         return self.history.current
+
+    @property
+    def kraft_version(self) -> int:
+        return self.history.kraft_version
 
     @property
     def is_voter(self) -> bool:
@@ -177,6 +187,8 @@ class ElectionNode(ABC):
     def _look_for_leader(self) -> list[Effect]:
         """Fetch from some voter: if it does not lead, its response may name the leader."""
         others = [voter for voter in self.voters.ids if voter != self.key.id]
+        if not self.is_voter:
+            others += self._bootstrap
         if not others or self._durable < self._log.end_offset:
             return []
         return [Send(self._random.choice(others), self._fetch_request())]
@@ -310,7 +322,7 @@ class ElectionNode(ABC):
         token, pre_vote = request.token, request.pre_vote
         if request.epoch < self.epoch:
             return [self._vote_reply(request, False, ErrorCode.FENCED_LEADER_EPOCH)]
-        if request.voter is not None and not _is_same(request.voter, self.key):
+        if request.voter is not None and not request.voter.matches(self.key):
             return [self._vote_reply(request, False, ErrorCode.INVALID_VOTER_KEY)]
         effects: list[Effect] = []
         if request.epoch > self.epoch:
@@ -321,7 +333,8 @@ class ElectionNode(ABC):
             return [*effects, self._vote_reply(request, would_vote(self.role, has_fetched, request.last, own))]
         if not may_vote(self.state, self.role, request.candidate, request.last, own):
             return [*effects, self._vote_reply(request, False)]
-        if self.state.voted_for == request.candidate and not self._is_pending(self.state):
+        voted_for = self.state.voted_for
+        if voted_for is not None and voted_for.matches(request.candidate) and not self._is_pending(self.state):
             return [*effects, self._vote_reply(request, True)]
         if self.role is Role.PROSPECTIVE:
             effects += self._become_unattached(self.epoch, now_ms)
@@ -394,8 +407,3 @@ class ElectionNode(ABC):
     @abstractmethod
     def _fetch(self, now_ms: int) -> list[Effect]:
         """Fetch from the leader, if everything that was fetched is durable and no other fetch is under way."""
-
-
-def _is_same(named: ReplicaKey, own: ReplicaKey) -> bool:
-    """Return whether a request means this replica; a directory that is not known to the sender is not compared."""
-    return named.id == own.id and (named.directory == own.directory or not any(named.directory))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from headrace.base.ids import NodeId
-from headrace.raft.voters import ReplicaKey, VoterSet
+from headrace.raft.voters import ReplicaKey, Voter, VoterSet
 
 OBSERVER_CAUGHT_UP_MS_MAX = 3_600_000  # an observer that has fetched within this time may become a voter
 REPLICAS_MAX = 1000  # replicas whose progress is remembered; any node that may fetch can claim to be an observer
@@ -33,6 +33,8 @@ class LeaderState:
         self._elected_ms = now_ms
         self._own_end = 0  # what this node has on disk
         self._progress: dict[ReplicaKey, Progress] = {}
+        # Static voters as they describe themselves, for an upgrade of kraft.version; no more than there are voters.
+        self.described: dict[NodeId, Voter] = {}
 
     def persisted(self, end_offset: int) -> None:
         self._own_end = max(self._own_end, end_offset)

@@ -26,6 +26,11 @@ class VoterHistory:
         return self._sets[-1][1] if self._sets else self._configured
 
     @property
+    def kraft_version(self) -> int:
+        """Return the level of kraft.version: the log has voters from level 1 on."""
+        return DYNAMIC_KRAFT_VERSION if self._sets else 0
+
+    @property
     def previous(self) -> VoterSet:
         """Return the set that applies again if the newest VotersRecord is truncated."""
         return self._sets[-2][1] if len(self._sets) > 1 else self._configured
@@ -35,9 +40,9 @@ class VoterHistory:
         """Return the offset of the newest VotersRecord; -1 if there is none."""
         return self._sets[-1][0] if self._sets else -1
 
-    def at(self, end_offset: int) -> VoterSet:
-        """Return the set that applies to a log that ends here."""
-        return next((voters for offset, voters in reversed(self._sets) if offset < end_offset), self._configured)
+    def recorded_at(self, end_offset: int) -> VoterSet | None:
+        """Return the set that a log that ends here has; None if its voters are those of the settings."""
+        return next((voters for offset, voters in reversed(self._sets) if offset < end_offset), None)
 
     def append(self, offset: int, voters: VoterSet) -> None:
         assert offset > self.last_offset, f"voters at offset {offset}, not after {self.last_offset}"

@@ -282,18 +282,57 @@ class RaftNode(ElectionNode):
         return [AppendVoters(set_without(self.voters, key))]
 
     def update_voter(self, voter: Voter) -> list[Effect]:
+        """Note what a voter says of itself: in the log, or in memory as long as the voters are static."""
+        leading = self._check_leading()
+        voters = set_updating(self.voters, voter)
+        if self.kraft_version < DYNAMIC_KRAFT_VERSION:
+            leading.described[voter.key.id] = voter
+            return []
+        if voters == self.voters:
+            return []
         self._check_change()
-        return [AppendVoters(set_updating(self.voters, voter))]
+        return [AppendVoters(voters)]
 
-    def _check_change(self) -> LeaderState:
+    def upgrade_kraft_version(self, own: Voter) -> list[Effect]:
+        """Move the static voters into the log. Raise KafkaError if one of them has not described itself, or is too old."""
+        leading = self._check_leading()
+        if self.kraft_version >= DYNAMIC_KRAFT_VERSION:
+            return []
+        self._check_progress(leading)
+        described = leading.described | {self.key.id: own}
+        missing = [voter for voter in self.voters.ids if voter not in described]
+        if missing:
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"voters {', '.join(map(str, missing))} have not sent their directory ids and endpoints yet",
+            )
+        voters = VoterSet(described[voter] for voter in self.voters.ids)
+        for voter in voters.voters:
+            if not voter.kraft_version_min <= DYNAMIC_KRAFT_VERSION <= voter.kraft_version_max:
+                raise KafkaError(
+                    ErrorCode.INVALID_UPDATE_VERSION,
+                    f"voter {voter.key.id} supports kraft.version {voter.kraft_version_min}-{voter.kraft_version_max}",
+                )
+        return [AppendVoters(voters, DYNAMIC_KRAFT_VERSION)]
+
+    def _check_leading(self) -> LeaderState:
         if self.leading is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this node does not lead the quorum")
+        return self.leading
+
+    def _check_change(self) -> LeaderState:
+        leading = self._check_leading()
         if self.kraft_version < DYNAMIC_KRAFT_VERSION:
             raise KafkaError(
-                ErrorCode.UNSUPPORTED_VERSION, "kraft.version 0 has the voters of controller.quorum.voters"
+                ErrorCode.UNSUPPORTED_VERSION,
+                "the voters are those of controller.quorum.voters: kraft.version is 0, and must be 1 to change them",
             )
-        if self.leading.committed(self.voters) < 0:
+        self._check_progress(leading)
+        return leading
+
+    def _check_progress(self, leading: LeaderState) -> None:
+        """Raise KafkaError if this leader cannot change the voters yet."""
+        if leading.committed(self.voters) < 0:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the leader has not committed a record of its epoch yet")
         if self.history.last_offset >= self.high_watermark:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "another change of the voters is not committed yet")
-        return self.leading

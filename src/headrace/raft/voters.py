@@ -16,6 +16,12 @@ class ReplicaKey(NamedTuple):
     id: NodeId
     directory: Uuid = ZERO_UUID  # zero: unknown, as for the voters of controller.quorum.voters
 
+    def matches(self, other: ReplicaKey) -> bool:
+        """Return whether both can be the same replica; directories are compared only if both are known."""
+        return self.id == other.id and (
+            self.directory == other.directory or ZERO_UUID in (self.directory, other.directory)
+        )
+
 
 class Endpoint(NamedTuple):
     """An address of a controller listener."""
@@ -35,14 +41,12 @@ class Voter(Struct, frozen=True):
 
 
 class VoterSet:
-    """An immutable set of voters with distinct node ids."""
+    """An immutable set of voters with distinct node ids; empty for a replica that has yet to learn who they are."""
 
     __slots__ = ("_voters", "majority")
 
     def __init__(self, voters: Iterable[Voter]) -> None:
         self._voters = {voter.key.id: voter for voter in voters}
-        if not self._voters:
-            raise ValueError("a quorum needs at least one voter")
         self.majority = len(self._voters) // 2 + 1
 
     @classmethod
@@ -62,9 +66,9 @@ class VoterSet:
         return self._voters.get(node_id)
 
     def __contains__(self, key: ReplicaKey) -> bool:
-        """Return whether the replica is a voter; directories are compared only if both are known."""
+        """Return whether the replica is a voter."""
         voter = self._voters.get(key.id)
-        return voter is not None and (ZERO_UUID in (voter.key.directory, key.directory) or voter.key == key)
+        return voter is not None and voter.key.matches(key)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, VoterSet) and self._voters == other._voters

@@ -49,6 +49,11 @@ class Directories:
     def online_ids(self) -> list[Uuid]:
         return [log_dir.meta.directory_id for log_dir in self.online() if log_dir.meta is not None]
 
+    @property
+    def metadata_directory_id(self) -> Uuid:
+        """Return the id of the directory with the metadata log, which a node cannot start without."""
+        return next(one.meta.directory_id for one in self._log_dirs if one.path == self._metadata_dir and one.meta)
+
     def cordon(self, paths: Collection[str]) -> bool:
         """Replace the set of cordoned directories; return True if it changed, which must be reported to the controller."""
         before, self._cordoned = self._cordoned, frozenset(paths)

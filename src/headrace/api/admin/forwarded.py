@@ -1,7 +1,7 @@
 """Requests that a broker only forwards to the controller, which also authorizes them.
 
 CreatePartitions 0–3, ElectLeaders 0–2, ListPartitionReassignments 0, AlterPartitionReassignments 0–1, UpdateFeatures 0–2,
-UnregisterBroker 0 and DescribeQuorum 0–2.
+UnregisterBroker 0, DescribeQuorum 0–2, AddRaftVoter 0–1 and RemoveRaftVoter 0.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ class ForwardedApi:
             forwarded(ApiKey.DESCRIBE_QUORUM, (0, 2), DESCRIBE_CLUSTER_FORWARDED),
             forwarded(ApiKey.UPDATE_FEATURES, (0, 2), ALTER_CLUSTER_FORWARDED),
             forwarded(ApiKey.UNREGISTER_BROKER, (0, 0), ALTER_CLUSTER_FORWARDED),
+            forwarded(ApiKey.ADD_RAFT_VOTER, (0, 1), ALTER_CLUSTER_FORWARDED),
+            forwarded(ApiKey.REMOVE_RAFT_VOTER, (0, 0), ALTER_CLUSTER_FORWARDED),
         ]
 
     async def handle(self, context: RequestContext, received: ReceivedRequest[Any]) -> Any:

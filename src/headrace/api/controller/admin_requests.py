@@ -7,10 +7,14 @@ from typing import Any
 
 from headrace.api.error_responses import refuse
 from headrace.api.permissions import ALTER_CLUSTER, DESCRIBE_CLUSTER, on_topics
-from headrace.base.errors import ErrorCode
+from headrace.base.errors import ErrorCode, KafkaError
 from headrace.metadata.image import GROUP_CONFIG, TOPIC_CONFIG
+from headrace.metadata.state import KRAFT_VERSION
 from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
+from headrace.protocol.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
+from headrace.quorum.voter_changes import VoterChanges
+from headrace.raft.membership import DYNAMIC_KRAFT_VERSION
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
 from headrace.server.dispatch import Service
@@ -25,8 +29,11 @@ _REFUSED = {
 
 
 class ControllerAdminApi:
-    def __init__(self, decide: Decide) -> None:
+    """Handles administrative requests; `changes` upgrades kraft.version, which the quorum itself keeps."""
+
+    def __init__(self, decide: Decide, changes: VoterChanges) -> None:
         self._decide = decide
+        self._changes = changes
 
     def services(self) -> list[Service]:
         return [
@@ -36,13 +43,29 @@ class ControllerAdminApi:
             Service(ApiKey.ELECT_LEADERS, (0, 2), self.handle, ALTER_CLUSTER, refuse),
             Service(ApiKey.ALTER_PARTITION_REASSIGNMENTS, (0, 1), self.handle, ALTER_CLUSTER, refuse),
             Service(ApiKey.LIST_PARTITION_REASSIGNMENTS, (0, 0), self.handle, DESCRIBE_CLUSTER, refuse),
-            Service(ApiKey.UPDATE_FEATURES, (0, 2), self.handle, ALTER_CLUSTER, refuse),
+            Service(ApiKey.UPDATE_FEATURES, (0, 2), self.update_features, ALTER_CLUSTER, refuse),
             Service(ApiKey.UNREGISTER_BROKER, (0, 0), self.handle, ALTER_CLUSTER, refuse),
         ]
 
     async def handle(self, context: RequestContext, request: Any) -> Any:
         """Decide on a request that needs a permission on the cluster, which the dispatcher has checked."""
         return await self._decide(request, lambda code, text: refuse(request, code, text))
+
+    async def update_features(self, context: RequestContext, request: UpdateFeaturesRequest) -> Any:
+        """Decide on the levels of all features, then let the quorum upgrade its own."""
+        is_dynamic = any(
+            one.feature == KRAFT_VERSION and one.max_version_level >= DYNAMIC_KRAFT_VERSION
+            for one in request.feature_updates
+        )
+        try:
+            if is_dynamic:
+                self._changes.check_upgrade()
+            response: UpdateFeaturesResponse = await self.handle(context, request)
+            if is_dynamic and response.error_code == ErrorCode.NONE and not request.validate_only:
+                await self._changes.upgrade()
+        except KafkaError as error:
+            return refuse(request, error.code, error.message)
+        return response
 
     async def create_partitions(
         self, context: RequestContext, request: CreatePartitionsRequest

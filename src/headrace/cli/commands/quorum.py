@@ -1,23 +1,33 @@
-"""`headrace quorum describe`: the leader, and the progress of voters and observers of the metadata log."""
+"""`headrace quorum`: the leader, voters and observers of the metadata log, and changes of the voters."""
 
 from __future__ import annotations
 
+import os
 import time
 from json import dumps
 from typing import Annotated, Any
 
 import typer
 
-from headrace.base.ids import ZERO_UUID, uuid_text
-from headrace.cli.options import Bootstrap, CommandConfig, Json, command_group
+from headrace.base.errors import ConfigError
+from headrace.base.ids import ZERO_UUID, uuid_from_text, uuid_text
+from headrace.cli.options import Bootstrap, CommandConfig, Config, Json, SettingFlags, command_group
 from headrace.cli.output import check, format_duration, show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.client.wire.cluster import Cluster
 from headrace.node.listener_addresses import host_and_port
+from headrace.node.quorum_wiring import own_voter
+from headrace.node.settings import read_settings
+from headrace.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
 from headrace.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from headrace.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from headrace.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+from headrace.storage.checkpoints import read_meta_properties
+from headrace.storage.disk import DiskFiles
+from headrace.storage.log_dirs import META_PROPERTIES
 
 METADATA_TOPIC = "__cluster_metadata"
+RESPONSE_S = 5.0  # how much longer than the change itself its response may take
 
 Replica = DescribeQuorumResponse.ReplicaState
 
@@ -26,7 +36,7 @@ app = command_group()
 
 @app.callback()
 def _group() -> None:
-    """Show the controllers and their replication progress."""
+    """Show the controllers and their replication progress; add and remove voters."""
 
 
 @app.command()
@@ -45,20 +55,11 @@ def describe(
     """
 
     async def work(cluster: Cluster) -> tuple[DescribeClusterResponse, DescribeQuorumResponse]:
-        request = DescribeQuorumRequest(
-            topics=[
-                DescribeQuorumRequest.TopicData(
-                    topic_name=METADATA_TOPIC, partitions=[DescribeQuorumRequest.PartitionData(partition_index=0)]
-                )
-            ]
-        )
-        return await cluster.request(DescribeClusterRequest()), await cluster.request(request)
+        return await cluster.request(DescribeClusterRequest()), await cluster.request(_describe_request())
 
     cluster, response = with_cluster(Target(bootstrap_server, command_config), work)
     check(cluster.error_code, cluster.error_message)
-    check(response.error_code, response.error_message)
-    quorum = response.topics[0].partitions[0]
-    check(quorum.error_code, quorum.error_message)
+    quorum = _quorum_of(response)
     both = status == replication
     endpoints = {
         node.node_id: [f"{one.name}://{host_and_port(one.host, one.port)}" for one in node.listeners]
@@ -84,6 +85,92 @@ def describe(
                 for replica in replicas
             ],
         )
+
+
+@app.command()
+def add_controller(
+    config: Config = None,
+    flags: SettingFlags = None,
+    timeout_ms: Annotated[int, typer.Option(min=1, help="Time in which the change must be committed.")] = 30_000,
+    bootstrap_server: Bootstrap = None,
+    command_config: CommandConfig = None,
+) -> None:
+    """Make a running controller a voter; run this on its machine, with its own settings.
+
+    The controller must have been formatted with --no-initial-controllers and have caught up with the leader.
+    """
+    settings = read_settings(config, flags or [], os.environ)
+    path = f"{settings.metadata_dir}/{META_PROPERTIES}"
+    meta = read_meta_properties(DiskFiles(), path)
+    if not settings.is_controller or meta is None:
+        raise ConfigError(f"{path}: no formatted controller is here; give its --config")
+    voter = own_voter(settings, meta.directory_id)
+    listener = AddRaftVoterRequest.Listener
+    request = AddRaftVoterRequest(
+        cluster_id=meta.cluster_id,
+        timeout_ms=timeout_ms,
+        voter_id=voter.key.id,
+        voter_directory_id=voter.key.directory,
+        listeners=[listener(name=name, host=host, port=port) for name, host, port in voter.endpoints],
+    )
+
+    async def work(cluster: Cluster) -> AddRaftVoterResponse:
+        response: AddRaftVoterResponse = await cluster.request(request, timeout_s=timeout_ms / 1000 + RESPONSE_S)
+        return response
+
+    response = with_cluster(Target(bootstrap_server, command_config), work)
+    check(response.error_code, response.error_message)
+    print(f"controller {voter.key.id} with directory {uuid_text(voter.key.directory)} is a voter now")
+
+
+@app.command()
+def remove_controller(
+    controller_id: Annotated[int, typer.Option("--controller-id", "-i", min=0, help="Id of the voter to remove.")],
+    controller_directory_id: Annotated[
+        str | None,
+        typer.Option(
+            "--controller-directory-id", "-d", help="Its directory id. Defaults to that of the present voter."
+        ),
+    ] = None,
+    bootstrap_server: Bootstrap = None,
+    command_config: CommandConfig = None,
+) -> None:
+    """Remove a voter from the quorum; the controller goes on as an observer until it is stopped."""
+    try:
+        chosen = None if controller_directory_id is None else uuid_from_text(controller_directory_id)
+    except ValueError as error:
+        raise ConfigError(f"--controller-directory-id: {error}") from error
+
+    async def work(cluster: Cluster) -> RemoveRaftVoterResponse:
+        directory = chosen
+        if directory is None:
+            quorum = _quorum_of(await cluster.request(_describe_request()))
+            directory = next(
+                (one.replica_directory_id for one in quorum.current_voters if one.replica_id == controller_id), None
+            )
+            if directory is None:
+                raise ConfigError(f"--controller-id {controller_id}: no voter has this id")
+        response: RemoveRaftVoterResponse = await cluster.request(
+            RemoveRaftVoterRequest(cluster_id=None, voter_id=controller_id, voter_directory_id=directory)
+        )
+        return response
+
+    response = with_cluster(Target(bootstrap_server, command_config), work)
+    check(response.error_code, response.error_message)
+    print(f"controller {controller_id} is no voter any more")
+
+
+def _describe_request() -> DescribeQuorumRequest:
+    partition = DescribeQuorumRequest.PartitionData(partition_index=0)
+    topic = DescribeQuorumRequest.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])
+    return DescribeQuorumRequest(topics=[topic])
+
+
+def _quorum_of(response: DescribeQuorumResponse) -> DescribeQuorumResponse.PartitionData:
+    check(response.error_code, response.error_message)
+    quorum = response.topics[0].partitions[0]
+    check(quorum.error_code, quorum.error_message)
+    return quorum
 
 
 def _status(

@@ -83,7 +83,7 @@ class DescribeQuorumApi:
             leader_epoch=raft.epoch,
             high_watermark=raft.high_watermark,
             current_voters=[
-                self._own_state(directories)
+                self._own_state(voter.key, directories)
                 if voter.key.id == raft.key.id
                 else self._state(voter.key, progress.get(voter.key.id, Progress(end_offset=-1)), directories)
                 for voter in raft.voters.voters
@@ -95,9 +95,8 @@ class DescribeQuorumApi:
             ],
         )
 
-    def _own_state(self, directories: bool) -> ReplicaState:
+    def _own_state(self, key: ReplicaKey, directories: bool) -> ReplicaState:
         now_ms = self._clock.now_ms()
-        key = self._driver.raft.key
         return ReplicaState(
             replica_id=key.id,
             replica_directory_id=key.directory if directories else ZERO_UUID,

@@ -7,9 +7,9 @@ from typing import NamedTuple, TypeVar
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import METADATA_TOPIC, NodeId
+from headrace.quorum.controller_addresses import endpoint_for
 from headrace.quorum.driver import QuorumDriver
 from headrace.quorum.requests import EPOCH_MAX
-from headrace.raft.voters import Endpoint
 
 T = TypeVar("T")
 
@@ -51,11 +51,6 @@ class QuorumMembership:
         voter = self.driver.raft.voters.get(leader)
         endpoint = None if voter is None else endpoint_for(voter.endpoints, listener)
         return [] if endpoint is None else [LeaderEndpoint(leader, endpoint.host, endpoint.port)]
-
-
-def endpoint_for(endpoints: Sequence[Endpoint], listener: str) -> Endpoint | None:
-    """Return the endpoint of this listener, or else the first one."""
-    return next((one for one in endpoints if one.listener == listener), endpoints[0] if endpoints else None)
 
 
 def only_partition(topics: Sequence[tuple[str, Sequence[T]]]) -> T:
