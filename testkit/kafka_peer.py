@@ -212,11 +212,13 @@ class KafkaPeer:
         directory: Path | str | None = None,
         heap: tuple[str, ...] = HEAP,
         cluster_id: str | None = None,
+        format_options: tuple[str, ...] = (),
     ) -> None:
         """Prepare a node with its data and log in `directory`, by default a temporary one."""
         self.settings = dict(settings or {})
         self._heap = heap
         self._cluster_id = cluster_id
+        self._format_options = format_options
         self._temporary = tempfile.TemporaryDirectory(prefix="kafka-peer-") if directory is None else None
         self._directory = Path(self._temporary.name if self._temporary is not None else str(directory))
         self._process: subprocess.Popen[bytes] | None = None
@@ -285,7 +287,14 @@ class KafkaPeer:
 
     def _format(self, file: Path) -> None:
         done = tool(
-            "storage", "format", "-t", self._cluster_id or new_cluster_id(), "-c", str(file), timeout_s=FORMAT_S_MAX
+            "storage",
+            "format",
+            "-t",
+            self._cluster_id or new_cluster_id(),
+            "-c",
+            str(file),
+            *self._format_options,
+            timeout_s=FORMAT_S_MAX,
         )
         if done.returncode != 0:
             raise ProcessFailed(f"Kafka could not format {self.data_dir}: {(done.stdout + done.stderr).decode()}")

@@ -192,6 +192,7 @@ def test_full_topic_group_and_transaction_permissions_do_not_grant_cluster_actio
             ApiKey.FETCH, ApiKey.FETCH_SNAPSHOT, ApiKey.ENVELOPE, ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT,
             ApiKey.ALLOCATE_PRODUCER_IDS, ApiKey.ASSIGN_REPLICAS_TO_DIRS, ApiKey.ALTER_PARTITION,
             ApiKey.CONTROLLER_REGISTRATION, ApiKey.VOTE, ApiKey.BEGIN_QUORUM_EPOCH, ApiKey.END_QUORUM_EPOCH,
+            ApiKey.UPDATE_RAFT_VOTER,
         }  # fmt: skip
         brokers = {ApiKey.WRITE_TXN_MARKERS, ApiKey.ADD_PARTITIONS_TO_TXN}
         assert requested == {("CONTROLLER", key) for key in controllers} | {("SASL_PLAINTEXT", key) for key in brokers}

@@ -14,7 +14,7 @@ import pytest
 from tests.node.controllers import LOOPBACK, Controllers
 
 from headrace.base.errors import ConfigError, ErrorCode
-from headrace.base.ids import METADATA_TOPIC, METADATA_TOPIC_ID, NodeId, Uuid
+from headrace.base.ids import METADATA_TOPIC, METADATA_TOPIC_ID, NodeId
 from headrace.client.wire.connection import Connection
 from headrace.metadata.image import BROKER_CONFIG
 from headrace.node.node import Node
@@ -27,6 +27,7 @@ from headrace.protocol.messages.vote import VoteRequest
 from headrace.quorum.snapshots import SnapshotFiles, SnapshotId, snapshot_batches
 from headrace.quorum.voter_records import VoterRecords
 from headrace.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
+from headrace.storage.checkpoints import read_meta_properties
 from headrace.storage.disk import DiskFiles
 
 FAILOVER_S_MAX = 2.0
@@ -267,8 +268,12 @@ def test_voters_that_format_has_written_to_the_log_form_a_dynamic_quorum(tmp_pat
         bootstrap = ",".join(f"{LOOPBACK}:{port}" for port in quorum.ports.values())
         options = {"controller.quorum.voters": "", "controller.quorum.bootstrap.servers": bootstrap}
         voters = VoterSet(
-            Voter(ReplicaKey(NodeId(node_id), Uuid(bytes([node_id]) * 16)), (Endpoint("CONTROLLER", LOOPBACK, port),))
+            Voter(
+                ReplicaKey(NodeId(node_id), read_meta_properties(DiskFiles(), path).directory_id),
+                (Endpoint("CONTROLLER", LOOPBACK, port),),
+            )
             for node_id, port in quorum.ports.items()
+            for path in [f"{quorum.settings(node_id).metadata_dir}/meta.properties"]
         )
         for node_id in quorum.ports:
             directory = f"{quorum.settings(node_id).metadata_dir}/{METADATA_TOPIC}-0"

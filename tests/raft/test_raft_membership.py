@@ -197,10 +197,10 @@ def test_an_update_that_changes_nothing_writes_nothing() -> None:
 def test_a_replica_that_knows_no_voters_asks_the_bootstrap_servers_and_follows_whom_they_name() -> None:
     log, bootstrap = MemoryLog(), (NodeId(-2), NodeId(-3))
     node = RaftNode(FOUR, VoterHistory(VoterSet(())), ElectionState(), log, TIMEOUTS, Random(1), bootstrap)
-    asked = {send.to for send in node.start(0) if isinstance(send, Send)}
+    receivers = {send.to for send in node.start(0) if isinstance(send, Send)}
     for now_ms in range(0, 5000, 100):
-        asked |= {send.to for send in node.tick(now_ms) if isinstance(send, Send)}
-    assert asked == set(bootstrap) and not node.may_campaign
+        receivers |= {send.to for send in node.tick(now_ms) if isinstance(send, Send)}
+    assert receivers == set(bootstrap) and not node.may_campaign
     answer = FetchResponse(NodeId(-2), 7, NodeId(1), 0, 0, error=ErrorCode.FENCED_LEADER_EPOCH)
     effects = node.step(answer, 5000)
     assert RoleChanged(Role.FOLLOWER, 7, NodeId(1)) in effects

@@ -35,6 +35,20 @@ def transaction_tools_agree() -> str:
     return _compare("transactions")
 
 
+@check(
+    "cluster-tools-agree",
+    "Kafka's topics, metadata-quorum, features, cluster and leader-election tools print the same on three nodes of "
+    "Headrace as on three of Kafka, while a node dies and returns and a fourth controller joins the quorum and leaves it",
+)
+def cluster_tools_agree() -> str:
+    require(available())
+    from tools.prove.kafka_tools.cluster_comparison import compare_clusters
+
+    calls, found = compare_clusters()
+    assert not found, f"{len(found)} of {calls} calls differ:\n" + "\n".join(found)
+    return f"{calls} calls, no difference"
+
+
 def _compare(script: str) -> str:
     require(available())
     from tools.prove.kafka_tools import comparison, general_script, group_script, transaction_script

@@ -22,9 +22,8 @@ from headrace.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRa
 from headrace.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from headrace.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from headrace.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
-from headrace.storage.checkpoints import read_meta_properties
+from headrace.storage.checkpoints import META_PROPERTIES, read_meta_properties
 from headrace.storage.disk import DiskFiles
-from headrace.storage.log_dirs import META_PROPERTIES
 
 METADATA_TOPIC = "__cluster_metadata"
 RESPONSE_S = 5.0  # how much longer than the change itself its response may take
@@ -95,9 +94,10 @@ def add_controller(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Make a running controller a voter; run this on its machine, with its own settings.
+    """Make a running controller a voter.
 
-    The controller must have been formatted with --no-initial-controllers and have caught up with the leader.
+    Run this on its machine, with its own settings. The controller must have been formatted with --no-initial-controllers and have
+    caught up with the leader.
     """
     settings = read_settings(config, flags or [], os.environ)
     path = f"{settings.metadata_dir}/{META_PROPERTIES}"
@@ -115,7 +115,8 @@ def add_controller(
     )
 
     async def work(cluster: Cluster) -> AddRaftVoterResponse:
-        response: AddRaftVoterResponse = await cluster.request(request, timeout_s=timeout_ms / 1000 + RESPONSE_S)
+        broker = await cluster.any_broker()
+        response: AddRaftVoterResponse = await broker.request(request, timeout_s=timeout_ms / 1000 + RESPONSE_S)
         return response
 
     response = with_cluster(Target(bootstrap_server, command_config), work)
@@ -135,7 +136,10 @@ def remove_controller(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Remove a voter from the quorum; the controller goes on as an observer until it is stopped."""
+    """Remove a voter from the quorum.
+
+    The controller goes on as an observer until it is stopped.
+    """
     try:
         chosen = None if controller_directory_id is None else uuid_from_text(controller_directory_id)
     except ValueError as error:

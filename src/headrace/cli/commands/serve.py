@@ -139,7 +139,9 @@ def _announce(node: Node) -> None:
 
 
 def _addresses(node: Node) -> list[str]:
-    return [host_and_port(address.host or "*", node.ports[address.name]) for address in node.settings.broker_listeners]
+    """Return where clients connect to, or other nodes if this is only a controller."""
+    listeners = node.settings.broker_listeners or node.settings.controller_listeners
+    return [host_and_port(address.host or "*", node.ports[address.name]) for address in listeners]
 
 
 def _http_address(node: Node) -> str:
