@@ -10,7 +10,7 @@ from typing import Any
 from testkit.history import History
 from testkit.simulator.cluster.machines import Machines
 from testkit.simulator.loop import SimulatedLoop
-from testkit.simulator.machine import DATA, Machine
+from testkit.simulator.machine import DATA, FAILURES_MAX, Machine
 from testkit.simulator.network import Network
 
 from headrace.base.errors import RETRIABLE, ErrorCode, KafkaError
@@ -22,6 +22,7 @@ from headrace.client.wire.cluster import Cluster
 from headrace.metadata.image import Image
 from headrace.metadata.image import Partition as PartitionState
 from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from headrace.quorum.snapshots import len_of
 from headrace.replication.partition import Partition
 
 T0 = TopicPartition("t", 0)
@@ -101,6 +102,15 @@ class SimulatedCluster:
             supervisor.cancel()
         machine.lose_power() if power else machine.kill()
 
+    def format_again(self, node_id: int) -> None:
+        """Give a node that is down an empty disk, formatted for this cluster."""
+        machine = self.machines[node_id]
+        cluster_id = next(one.node.cluster_id for one in self.running.values())
+        machine.files.remove(DATA)
+        machine.files.make_dirs(DATA)
+        machine.files.sync_dir("/")
+        machine.format(cluster_id)
+
     async def until(self, wanted: Callable[[], bool], seconds: float = WAIT_S_MAX) -> None:
         deadline = self.loop.now + seconds
         while not wanted():
@@ -110,6 +120,16 @@ class SimulatedCluster:
     async def until_up(self, *node_ids: int) -> None:
         machines = [self.machines[node_id] for node_id in node_ids or self.machines]
         await self.until(lambda: all(machine.node is not None for machine in machines))
+
+    async def until_refused(self, node_id: int) -> str:
+        """Wait until a node has failed to start as often as its supervisor tries, and return why it did."""
+        machine = self.machines[node_id]
+        await self.until(lambda: len(machine.failures) >= FAILURES_MAX)
+        supervisor = self._supervisors.pop(machine)
+        await supervisor
+        reasons, machine.failures = machine.failures, []
+        assert len(set(reasons)) == 1, reasons
+        return reasons[0]
 
     @property
     def failures(self) -> dict[int, list[str]]:
@@ -140,21 +160,33 @@ class SimulatedCluster:
 
     # --- partitions
 
-    async def create(self, topic: str = "t", partitions: int = 1, **configs: str) -> None:
-        """Create a topic with three replicas, and wait until all of them are in sync."""
+    async def create(self, topic: str = "t", partitions: int = 1, replicas: int = 3, **configs: str) -> None:
+        """Create a topic; with three replicas, wait until all of them are in sync."""
         wanted = CreateTopicsRequest.CreatableTopic(
             name=topic,
             num_partitions=partitions,
-            replication_factor=3,
+            replication_factor=replicas,
             configs=[
                 CreateTopicsRequest.CreatableTopicConfig(name=name.replace("_", "."), value=value)
                 for name, value in configs.items()
             ],
         )
-        response: CreateTopicsResponse = await self.client.request(CreateTopicsRequest(topics=[wanted]))
-        assert response.topics[0].error_code == ErrorCode.NONE, response
-        for index in range(partitions):
+        await self._until_created(wanted)
+        for index in range(partitions if replicas == len(self.machines) else 0):
             await self.until_in_sync(TopicPartition(topic, index))
+
+    async def _until_created(self, wanted: CreateTopicsRequest.CreatableTopic) -> None:
+        deadline = self.loop.now + WAIT_S_MAX
+        while True:
+            try:
+                response: CreateTopicsResponse = await self.client.request(CreateTopicsRequest(topics=[wanted]))
+                code = ErrorCode(response.topics[0].error_code)
+            except UNREACHABLE:
+                code = ErrorCode.NETWORK_EXCEPTION
+            if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                return
+            assert code in RETRIABLE and self.loop.now < deadline, code
+            await asyncio.sleep(STEP_S)
 
     def state(self, name: TopicPartition = T0) -> PartitionState | None:
         return self.image().partition(*name)
@@ -188,6 +220,9 @@ class SimulatedCluster:
 
     def metadata_files(self, node_id: int, suffix: str) -> list[str]:
         return self._files(node_id, METADATA_DIR, suffix)
+
+    def file_size(self, node_id: int, path: str) -> int:
+        return len_of(self.machines[node_id].files, path)
 
     def _files(self, node_id: int, directory: str, suffix: str) -> list[str]:
         names = self.machines[node_id].files.list_dir(directory)
