@@ -9,7 +9,7 @@ from tests.controller.controller_harness import FEATURES, ControllerHarness
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import Uuid
-from headrace.metadata.image import UNASSIGNED
+from headrace.metadata.image import LOST, UNASSIGNED
 from headrace.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest
 from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
@@ -127,6 +127,19 @@ def test_a_broker_that_returns_without_a_directory_leads_only_its_other_replicas
     harness.log_dirs = (A, B)
     harness.register(1, Uuid(b"k" * 16), now_ms=18_000)
     assert [harness.partition("t", index).leader for index in range(3)] == [1, 1, 1]
+
+
+def test_a_lost_replica_leaves_the_isr_and_is_not_eligible_to_lead() -> None:
+    harness = TwoDirectoryHarness()
+    harness.register(2)
+    config = CreateTopicsRequest.CreatableTopicConfig(name="min.insync.replicas", value="2")
+    harness.create(Topic(name="t", num_partitions=1, replication_factor=2, configs=[config]))
+    leader = harness.partition("t").leader
+    assert harness.assign(LOST, "t", 0, broker=leader) == [0]
+    partition = harness.partition("t")
+    assert (partition.leader, partition.isr, partition.elr) == (3 - leader, (3 - leader,), ())
+    assert harness.assign(A, "t", 0, broker=leader) == [0]  # the new copy
+    assert harness.partition("t").leader == 3 - leader
 
 
 def test_a_replica_reassigned_to_an_online_directory_regains_its_leader() -> None:

@@ -55,6 +55,19 @@ def test_a_fetch_of_an_earlier_incarnation_is_not_recorded() -> None:
     assert state.get(2).log_end == 3
 
 
+def test_a_follower_that_asks_again_for_records_that_it_was_sent_may_have_found_damage() -> None:
+    state = make_state()
+    suspicious = []
+    for _ in range(10):
+        state.fetched(2, 8, 0, 5, 10, 1)
+        suspicious.append(state.get(2).may_have_found_damage)
+        state.sent(2, 8)
+    assert [number for number, is_suspicious in enumerate(suspicious) if is_suspicious] == [1, 2, 4, 8]
+    state.fetched(2, 9, 0, 5, 10, 1)
+    state.fetched(2, 9, 0, 5, 10, 1)  # it was sent nothing
+    assert not state.get(2).may_have_found_damage
+
+
 def test_a_reassignment_keeps_the_progress_of_the_followers_that_stay() -> None:
     state = make_state()
     state.fetched(2, 8, 0, 7, 10, 1)

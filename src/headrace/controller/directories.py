@@ -7,7 +7,7 @@ from headrace.base.ids import Uuid
 from headrace.controller import elections, leadership
 from headrace.controller.brokers import check_epoch
 from headrace.controller.context import ControllerContext, Tx
-from headrace.metadata.image import UNASSIGNED
+from headrace.metadata.image import LOST, UNASSIGNED
 from headrace.metadata.records import DIRECTORIES_LEVEL
 from headrace.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 from headrace.protocol.messages.stored.metadata_topics import PartitionChangeRecord
@@ -62,7 +62,13 @@ def _assign_one(
     new = context.state.partitions[(topic_id, index)]
     if not leadership.has_directory(context, new, broker_id):
         change = elections.without_broker(
-            topic_id, index, new, broker_id, leadership.election_rules(context, topic_id, new, without=broker_id)
+            topic_id,
+            index,
+            new,
+            broker_id,
+            leadership.election_rules(context, topic_id, new, without=broker_id),
+            # A lost replica has no records to lead with. One in a directory that is offline may return with all of them.
+            unclean_shutdown=directory == LOST,
         )
     elif not new.has_leader:
         change = elections.with_broker(topic_id, index, new, leadership.election_rules(context, topic_id, new))

@@ -107,7 +107,7 @@ def _newest_complete(snapshots: SnapshotFiles) -> SnapshotId | None:
         try:
             snapshots.check(snapshot)
         except CorruptData as error:
-            log.error("ignoring a metadata snapshot: %s", error)
+            log.error("ignoring the metadata snapshot %s: %s", snapshots.path(snapshot), error)
         else:
             snapshots.ids = [one for one in snapshots.ids if one <= snapshot]
             return snapshot

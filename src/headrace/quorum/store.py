@@ -7,9 +7,11 @@ from collections.abc import Iterable
 
 from headrace.base.errors import CorruptData
 from headrace.base.ids import NO_NODE, ZERO_UUID, NodeId, uuid_from_text, uuid_text
+from headrace.quorum.snapshots import SnapshotId, len_of
 from headrace.raft.effects import ElectionState
 from headrace.raft.voters import ReplicaKey
 from headrace.storage.files import Files, read_all, write_atomically
+from headrace.storage.names import LOG_SUFFIX
 
 FILE_NAME = "quorum-state"
 FILE_BYTES_MAX = 1 << 20
@@ -36,7 +38,16 @@ class ElectionStore:
             return []
 
     def load(self) -> ElectionState:
+        """Return the state of the last run. Raise CorruptData if it was lost or cannot be read.
+
+        A new node saves its state before it has any record, so that records without a state mean a lost vote.
+        """
         if not self._files.exists(self._path):
+            if self._has_records():
+                raise CorruptData(
+                    f"{self._path} is missing, and with it the last vote of this node: restore it, or format a new voter"
+                )
+            self.save(ElectionState())
             return ElectionState()
         raw = read_all(self._files, self._path, FILE_BYTES_MAX)
         try:
@@ -53,6 +64,16 @@ class ElectionStore:
             raise CorruptData(f"{self._path} cannot be read ({error!r}); restore it, or format a new voter") from error
         voted_for = ReplicaKey(NodeId(voted), directory) if voted >= 0 else None
         return ElectionState(epoch, NodeId(leader), voted_for)
+
+    def _has_records(self) -> bool:
+        directory = self._path.removesuffix(f"/{FILE_NAME}")
+        for name in self._files.list_dir(directory) if self._files.exists(directory) else ():
+            snapshot = SnapshotId.parse(name)
+            if snapshot is not None and snapshot.end_offset > 0:
+                return True
+            if name.endswith(LOG_SUFFIX) and len_of(self._files, f"{directory}/{name}") > 0:
+                return True
+        return False
 
     def save(self, state: ElectionState, kraft_version: int = 0) -> None:
         """Write the state durably, in the format of this kraft.version; call it in a thread, because it blocks for an fsync."""

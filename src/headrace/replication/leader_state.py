@@ -16,7 +16,9 @@ NO_BROKER_EPOCH = -1
 class Follower:
     """The progress of one follower in the current leader epoch."""
 
-    __slots__ = ("broker_epoch", "caught_up_ms", "fetched_ms", "leader_end_at_fetch", "log_end", "log_start")
+    __slots__ = (
+        "broker_epoch", "caught_up_ms", "fetched_ms", "leader_end_at_fetch", "log_end", "log_start", "refetches", "sent_offset",
+    )  # fmt: skip
 
     def __init__(self, caught_up_ms: int) -> None:
         self.log_end = UNKNOWN_OFFSET
@@ -25,6 +27,13 @@ class Follower:
         self.caught_up_ms = caught_up_ms  # last time at which it had the whole log
         self.fetched_ms = 0
         self.leader_end_at_fetch = UNKNOWN_OFFSET  # the leader's log end at the last fetch
+        self.sent_offset = UNKNOWN_OFFSET  # offset at which the last fetch was sent records
+        self.refetches = 0  # fetches in a row at an offset at which records had been sent
+
+    @property
+    def may_have_found_damage(self) -> bool:
+        """Return whether the follower may have refused the records that it was sent: after 1, 2, 4, 8, … refetches."""
+        return self.refetches > 0 and self.refetches & (self.refetches - 1) == 0
 
     def is_caught_up(self, leader_end: int, now_ms: int, lag_ms_max: int) -> bool:
         return self.log_end == leader_end or now_ms - self.caught_up_ms <= lag_ms_max
@@ -63,12 +72,18 @@ class LeaderState:
             follower.caught_up_ms = max(follower.caught_up_ms, now_ms)
         elif log_end >= follower.leader_end_at_fetch > UNKNOWN_OFFSET:
             follower.caught_up_ms = max(follower.caught_up_ms, follower.fetched_ms)
+        follower.refetches = follower.refetches + 1 if log_end == follower.sent_offset else 0
+        follower.sent_offset = UNKNOWN_OFFSET
         follower.log_end = log_end
         follower.log_start = log_start
         follower.broker_epoch = broker_epoch
         follower.leader_end_at_fetch = leader_end
         follower.fetched_ms = now_ms
         return True
+
+    def sent(self, replica: int, offset: int) -> None:
+        """Record that a follower is sent records from this offset on."""
+        self._followers[replica].sent_offset = offset
 
     def replicated_end(self, own_end: int, members: Iterable[int]) -> int:
         """Return the offset below which the leader and all other `members` have the log.

@@ -83,6 +83,11 @@ class LocalReplica:
         self.defers_responses = False  # whether producers may have to wait for the disk or for followers
         self.commit: GroupCommit | None = None  # set by the owner of the event loop
         self.on_failure: Callable[[OSError], None] = self._go_offline_alone
+        self._read_offset, self._reads = -1, 0  # where consumers last read, and how often in a row
+        # Called with the offset of records that a follower or consumer was sent and asks for again.
+        self.on_suspicion: Callable[[int], None] = lambda offset: None
+        self.examined_again_s = 0.0  # time of the event loop before which suspicions are ignored
+        self.is_given_up = False  # offline because its log is damaged; a new copy replaces it when others lead
         self._is_refusing = False  # whether the last append failed for lack of disk space, descriptors or memory
         self.free_bytes_needed: int | None = (
             None  # disk space that the last append lacked; None if that was not the problem

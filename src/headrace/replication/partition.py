@@ -25,6 +25,7 @@ from headrace.storage.retention import DELETE_POLICY, enforce
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 
 ALL_RECORDS = -1  # DeleteRecords: up to the high watermark
+SUSPICIOUS_READS = 8  # consumers' reads in a row at one offset, after which the log is examined there
 
 
 class ReadPlan(NamedTuple):
@@ -309,7 +310,19 @@ class Partition(LocalReplica):
         Raise KafkaError OFFSET_OUT_OF_RANGE if `offset` is outside the log.
         """
         bound = self.last_stable_offset if committed_only else self.high_watermark
-        return self._plan(offset, max_bytes, bound, last_fetched_epoch, min_one=min_one)
+        plan = self._plan(offset, max_bytes, bound, last_fetched_epoch, min_one=min_one)
+        if plan.range is not None:
+            self._count_reads(offset)
+        return plan
+
+    def _count_reads(self, offset: int) -> None:
+        """Count reads in a row at one offset: a consumer may repeat one because what it gets is corrupt."""
+        if offset != self._read_offset:
+            self._read_offset, self._reads = offset, 1
+            return
+        self._reads += 1
+        if self._reads % SUSPICIOUS_READS == 0:
+            self.on_suspicion(offset)
 
     def plan_replica_read(self, fetch: FollowerFetch, max_bytes: int, *, min_one: bool) -> ReadPlan:
         """Plan a follower's read, which goes up to the log end.
@@ -334,6 +347,9 @@ class Partition(LocalReplica):
         end = self.log.log_end
         if not self.followers.fetched(fetch.replica, fetch.offset, fetch.log_start, fetch.broker_epoch, end, now_ms):
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {fetch.replica} has restarted since this fetch")
+        follower = self.followers.get(fetch.replica)
+        if follower is not None and follower.may_have_found_damage:
+            self.on_suspicion(fetch.offset)
         self.review_isr(now_ms)
         self.advance()
         self._starts.advance(self.low_watermark())

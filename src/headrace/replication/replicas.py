@@ -15,10 +15,11 @@ from random import Random
 from headrace.base.clock import Clock
 from headrace.base.errors import CorruptData, ErrorCode, KafkaError
 from headrace.base.ids import NodeId, TopicPartition, Uuid
-from headrace.metadata.image import BROKER_CONFIG, TOPIC_CONFIG, Image
+from headrace.metadata.image import BROKER_CONFIG, LOST, TOPIC_CONFIG, Image
 from headrace.metadata.image import Partition as PartitionState
 from headrace.metadata.loader import Changes
 from headrace.options.table import Value
+from headrace.replication.damage import DamagedReplicas
 from headrace.replication.directories import Directories, StorageFailed
 from headrace.replication.group_commit import GroupCommit
 from headrace.replication.local_logs import LocalLogs, Opened
@@ -76,6 +77,7 @@ class Replicas:
         self.on_led: dict[str, Callable[[Partition], None]] = {}
         self._logs = LocalLogs(directories, node_id, random, loop, self.fail_directory)
         self._logs.find_logs()
+        self._damage = DamagedReplicas(self, loop)
 
     # --- looking up
 
@@ -92,6 +94,10 @@ class Replicas:
             ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {self._node_id} has no open replica of {topic}-{index}"
         )
 
+    @property
+    def image(self) -> Image:
+        return self._image
+
     def all(self) -> list[Partition]:
         return list(self._partitions.values())
 
@@ -107,8 +113,24 @@ class Replicas:
         """Return the partitions whose disk has failed or whose log could not be opened."""
         return [*self._logs.broken, *(partition.name for partition in self.all() if partition.offline is not None)]
 
-    def report_read_error(self, error: OSError | CorruptData) -> None:
+    def report_read_error(self, error: OSError) -> None:
         log.error("the records for a request could not be read: %s; the client received an error", error)
+
+    def report_unreadable(self, partition: Partition, error: OSError | CorruptData) -> None:
+        """Log why a request could not be served, and give the replica up if its log is damaged."""
+        if isinstance(error, CorruptData):
+            self._damage.report(partition, error)
+        else:
+            self.report_read_error(error)
+
+    def give_up(self, partition: Partition, why: str) -> None:
+        """Take a replica offline and report it as lost, so that the controller takes it out of the ISR and elects another."""
+        partition.is_given_up = True
+        partition.go_offline(why)
+        partition.log.abandon()
+        self.on_role(partition)
+        self.unassigned[partition.name] = (partition.topic_id, LOST)
+        self.on_unassigned()
 
     # --- following metadata
 
@@ -202,6 +224,11 @@ class Replicas:
             return False
         if partition is None:
             return True
+        if partition.is_given_up:
+            if not self._damage.may_replace(partition, assigned):
+                return False
+            self._delete(partition)
+            return True
         config, min_isr = self._topic_config(name.topic)
         partition.log.configure(config)
         partition.configure(min(min_isr, len(assigned.replicas)))
@@ -267,6 +294,7 @@ class Replicas:
         partition.port = self.port
         partition.commit = GroupCommit(opened.log, self._loop, partition.synced, partition.fail)
         partition.on_failure = partial(self.fail_directory, opened.log_dir)
+        partition.on_suspicion = partial(self._damage.suspect, partition)
         self._partitions[opened.name] = partition
         if opened.log_dir.failure is not None:  # it failed while the thread opened the log
             self._lose(partition, opened.log_dir.failure)

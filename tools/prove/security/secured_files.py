@@ -16,7 +16,7 @@ PAGE = ROOT / "docs/security.md"
 COMMAND_S_MAX = 120.0
 _BLOCK = re.compile(r"^```(?:properties|sh)\n# (?P<name>\S+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 _ETC, _DATA, _BROKER_PORT, _CONTROLLER_PORT = "/etc/headrace", "/var/lib/headrace", "9092", "9093"
-_SERVER = "process.roles="
+_SERVER, _CLUSTER = "process.roles=", "controller.quorum.voters="
 
 
 def blocks() -> dict[str, str]:
@@ -27,8 +27,8 @@ def blocks() -> dict[str, str]:
 
 
 def server_files() -> list[str]:
-    """Return the names of the files that configure a server."""
-    return [Path(name).name for name, text in blocks().items() if _SERVER in text]
+    """Return the names of the files that configure a single server."""
+    return [Path(name).name for name, text in blocks().items() if _SERVER in text and _CLUSTER not in text]
 
 
 class SecuredFiles:
@@ -54,15 +54,15 @@ class SecuredFiles:
                 self._commands[name] = localized.splitlines()
 
     def _localize(self, text: str) -> str:
-        replacements = {
-            _ETC: str(self._etc),
-            _DATA: str(self.directory / "data"),
-            f":{_BROKER_PORT}": f":{self.port}",
-            f":{_CONTROLLER_PORT}": f":{self.controller_port}",
-        }
-        for documented, local in replacements.items():
-            text = text.replace(documented, local)
-        return text
+        text = self._localize_paths(text).replace(f":{_BROKER_PORT}", f":{self.port}")
+        return text.replace(f":{_CONTROLLER_PORT}", f":{self.controller_port}")
+
+    def _localize_paths(self, text: str) -> str:
+        return text.replace(_ETC, str(self._etc)).replace(_DATA, str(self.directory / "data"))
+
+    def page_file(self, name: str) -> str:
+        """Return a file of the page, with the paths of this directory."""
+        return self._localize_paths(blocks()[f"{_ETC}/{name}"])
 
     def file(self, name: str) -> Path:
         return self._etc / name
@@ -71,10 +71,11 @@ class SecuredFiles:
         lines = self.file(name).read_text().splitlines()
         return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
 
-    def run(self, name: str) -> None:
-        """Run the commands of a block in a shell, with the `headrace` of this Python."""
+    def run(self, name: str, config: str | None = None) -> None:
+        """Run the commands of a block in a shell, with the `headrace` of this Python; `config` replaces cluster.properties."""
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-        for line in self._commands[name]:
+        for command in self._commands[name]:
+            line = command if config is None else command.replace(str(self.file("cluster.properties")), config)
             done = subprocess.run(
                 ["bash", "-c", line],
                 capture_output=True,

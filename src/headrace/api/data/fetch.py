@@ -125,7 +125,7 @@ class _Fetch:
                 must_respond = True
             except (OSError, CorruptData) as error:
                 traffic.failed_fetches += 1
-                data, found = self._failed(key, requested, self._unreadable_log(error)), None
+                data, found = self._failed(key, requested, self._unreadable_log(partition, error)), None
                 must_respond = True
             self._results[key] = data
             if found is not None:
@@ -218,6 +218,8 @@ class _Fetch:
             # Recorded once: when a parked fetch is answered, the follower is where it was when it sent the request.
             partition.record_fetch(progress, self._api.clock.now_ms())
             plan = plan._replace(high_watermark=partition.high_watermark)
+        if plan.range is not None and partition.followers is not None:
+            partition.followers.sent(self._replica, fetch.fetch_offset)
         data = _data(fetch, plan)
         data.aborted_transactions = None
         is_news = plan.high_watermark > fetch.high_watermark or plan.log_start > fetch.log_start_offset
@@ -258,9 +260,9 @@ class _Fetch:
                 self._hinted.add(known.leader)
         return data
 
-    def _unreadable_log(self, error: OSError | CorruptData) -> KafkaError:
+    def _unreadable_log(self, partition: Partition, error: OSError | CorruptData) -> KafkaError:
         """Report an index or batch header that cannot be read or is corrupt, and return the error for it."""
-        self._replicas.report_read_error(error)
+        self._replicas.report_unreadable(partition, error)
         code = ErrorCode.CORRUPT_MESSAGE if isinstance(error, CorruptData) else ErrorCode.KAFKA_STORAGE_ERROR
         return KafkaError(code, str(error))
 

@@ -87,7 +87,7 @@ class ListOffsetsApi:
                 response.error_code = ErrorCode.LEADER_NOT_AVAILABLE
             return response
         except (OSError, CorruptData) as error:
-            self._replicas.report_read_error(error)
+            self._replicas.report_unreadable(partition, error)
             corrupt = isinstance(error, CorruptData)
             response.error_code = ErrorCode.CORRUPT_MESSAGE if corrupt else ErrorCode.KAFKA_STORAGE_ERROR
             return response

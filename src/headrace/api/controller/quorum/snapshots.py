@@ -53,6 +53,8 @@ class FetchSnapshotApi:
             await self._read(requested, request.max_bytes, data)
         except KafkaError as error:
             data.error_code = error.code
+        except FileNotFoundError:  # it was deleted meanwhile, because there is a newer one
+            data.error_code = ErrorCode.SNAPSHOT_NOT_FOUND
         except OSError:
             data.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         return FetchSnapshotResponse(
