@@ -6,9 +6,11 @@ import asyncio
 import itertools
 from random import Random
 
+from headrace.metadata.image import Partition
+from headrace.node.node import Node
 from testkit.simulator.cluster.machines import Machines
 from testkit.simulator.loop import SimulatedLoop
-from testkit.simulator.machine import Machine
+from testkit.simulator.machine import PORT, Machine
 from testkit.simulator.network import LATENCY_S, Network
 
 FAULTS_MAX = 6
@@ -19,8 +21,10 @@ BLOCKED_S = (0.2, 14.0)
 KINDS = (
     "kill", "kill", "kill", "kill_the_controller", "kill_two", "kill_all", "stop", "stop", "rolling_restart",
     "pause", "pause", "pause_the_controller", "isolate", "isolate", "isolate_from_all", "one_way", "bridge",
-    "cut", "slow", "power_loss",
+    "cut", "slow", "power_loss", "lagging_survivor", "lagging_survivor", "eligible_paused", "eligible_paused",
 )  # fmt: skip
+OUT_OF_SYNC_S_MAX = 35.0  # the longest `replica.lag.time.max.ms` of a seed is 30 s
+FENCED_S_MAX = 12.0  # outlasts the session of a broker (9 s)
 
 
 class ClusterFaults:
@@ -50,6 +54,7 @@ class ClusterFaults:
         self._network.heal()
         for machine in self._machines.all:
             machine.resume()
+            machine.release()
         await self._machines.until_up()
 
     # --- processes
@@ -125,11 +130,58 @@ class ClusterFaults:
         node = self._active_controller().node
         if node is None or node.controller is None or not node.controller.driver.is_leader or node.broker is None:
             return False
-        image = node.broker.image
-        partitions = [partition for topic in image.topics.values() for partition in topic.partitions]
-        return len(image.live_brokers()) == len(self._machines.all) and all(
-            len(partition.isr) == len(partition.replicas) for partition in partitions
+        return len(node.broker.image.live_brokers()) == len(self._machines.all) and all(
+            len(partition.isr) == len(partition.replicas) for partition in _partitions(node)
         )
+
+    # --- the last replica in sync
+
+    async def _lagging_survivor(self) -> None:
+        """Kill the leader, the last replica in sync, while one replica lags and another has restarted without it."""
+        leader, second = await self._fall_behind()
+        self._block_replication(leader, second)
+        second.kill()
+        await second.until_up()
+        await asyncio.sleep(self._random.random())
+        leader.hold()
+        leader.kill()
+        await asyncio.sleep(self._random.random() * FENCED_S_MAX)
+        leader.release()
+        await self._until_in_sync()
+
+    async def _eligible_paused(self) -> None:
+        """Take the power from the leader while the only other replica with all records is paused, and one lags."""
+        leader, second = await self._fall_behind()
+        second.pause()
+        await asyncio.sleep(self._random.random() * FENCED_S_MAX)
+        leader.lose_power()
+        await asyncio.sleep(self._random.random() * FENCED_S_MAX)
+        second.resume()
+        await self._until_in_sync()
+
+    async def _fall_behind(self) -> tuple[Machine, Machine]:
+        """Block the replication to one replica of some partition until it is out of sync.
+
+        Return the machines of the leader and of the other replica, which stays in sync.
+        """
+        await self._until_in_sync()
+        node = self._active_controller().node
+        assert node is not None
+        partition = self._random.choice(_partitions(node))
+        leader = self._machines.named(partition.leader)
+        second, lagging = self._random.sample([one for one in self._machines.all if one is not leader], 2)
+        for other in (leader, second):
+            self._block_replication(lagging, other)
+        deadline = self._loop.now + OUT_OF_SYNC_S_MAX
+        while self._is_in_sync() and self._loop.now < deadline:
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(self._random.random() * 2)
+        return leader, second
+
+    def _block_replication(self, one: Machine, other: Machine) -> None:
+        """Block the port for clients and brokers between two nodes, but not that of the controllers."""
+        self._network.block(one.host, other.host, PORT)
+        self._network.block(other.host, one.host, PORT)
 
     # --- links
 
@@ -179,3 +231,9 @@ class ClusterFaults:
         self._network.cut_share = self._random.choice((0.0, 0.02))
         await asyncio.sleep(self._random.random() * 3)
         self._network.latency_s, self._network.stall_share, self._network.cut_share = LATENCY_S, 0.0, 0.0
+
+
+def _partitions(node: Node) -> list[Partition]:
+    """Return the partitions that a node's broker knows."""
+    assert node.broker is not None
+    return [partition for topic in node.broker.image.topics.values() for partition in topic.partitions]

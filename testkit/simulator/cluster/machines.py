@@ -52,6 +52,7 @@ class Machines:
                 },
                 trace,
                 host=host_of(node_id),
+                is_replicated=True,
             )
             for node_id in ids
         ]
@@ -65,6 +66,9 @@ class Machines:
     @property
     def hosts(self) -> list[str]:
         return [machine.host for machine in self.all]
+
+    def named(self, node_id: int) -> Machine:
+        return self.all[node_id - 1]
 
     @property
     def failures(self) -> list[str]:

@@ -68,9 +68,22 @@ def elect_any_replica() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def trust_unclean_replicas() -> Iterator[None]:
+    """Let the controller keep a broker eligible to lead after an unclean restart, though it may have lost records."""
+    move_away = leadership.move_away
+
+    def keep_eligible(context: Any, broker_id: int, tx: Any, **options: Any) -> None:
+        move_away(context, broker_id, tx, **(options | {"unclean_shutdown": False}))
+
+    with _replaced(leadership, "move_away", keep_eligible):
+        yield
+
+
 CLUSTER_MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "commit-without-followers": commit_without_followers,
     "follow-without-truncation": follow_without_truncation,
     "accept-old-leaders": accept_old_leaders,
     "elect-any-replica": elect_any_replica,
+    "trust-unclean-replicas": trust_unclean_replicas,
 }

@@ -15,7 +15,7 @@ from testkit.history import Anomaly, FinalRead, History, Kind, check
 from testkit.simulator.admin import create_topic
 from testkit.simulator.checkers import FinalReader, check_responses
 from testkit.simulator.clients import BACKOFF_S, LOST, Client, World
-from testkit.simulator.cluster.faults import ClusterFaults
+from testkit.simulator.cluster.faults import CALM_S_MAX, ClusterFaults
 from testkit.simulator.cluster.invariants import Invariants
 from testkit.simulator.cluster.machines import Machines
 from testkit.simulator.loop import SimulatedLoop
@@ -29,6 +29,7 @@ TOPIC = "t"
 NODES = 3
 PARTITIONS_MAX = 3
 BATCHES = (10, 60)
+UNLIMITED_BATCHES, UNLIMITED_PACE_S = 1_000_000, 0.3  # for producers that send until the last fault is over
 CHECK_S = 0.05
 DONE_S_MAX = 180.0  # simulated seconds after the last fault
 STEPS_MAX = 3_000_000
@@ -37,6 +38,8 @@ ALL_ACKS = -1
 
 class PartitionReader(FollowingReader):
     """Follows each partition at its own leader."""
+
+    sends_leader_epoch = True
 
     async def run(self) -> None:
         await self.find_topic(self.topic)
@@ -132,7 +135,8 @@ class ClusterSimulation:
         options = {"internal.segment.bytes": str(random.choice((16_000, 1_000_000)))}
         await create_topic(first, TOPIC, partitions, options, NODES)
         await first.close()
-        producing = [self.loop.create_task(producer.run()) for producer in self._producers(random, partitions)]
+        producers = self._producers(random, partitions)
+        producing = [self.loop.create_task(producer.run()) for producer in producers]
         readers = [
             PartitionReader(f"following-{number}", self._world, Random(random.getrandbits(64)), TOPIC, partitions)
             for number in range(random.randint(1, 2))
@@ -140,11 +144,15 @@ class ClusterSimulation:
         reading = [self.loop.create_task(reader.run()) for reader in readers]
         await self._faults.run()
         await self._faults.heal()
+        await asyncio.sleep(random.random() * CALM_S_MAX)
+        for producer in producers:
+            producer.finish()
         await self._finish(producing, "producers")
         self._world.stopping = True
         await self._finish(reading, "readers")
         await self._machines.until_up()
         final = FinalReader("final", self._world, self._random("final"), TOPIC, partitions)
+        final.sends_leader_epoch = True
         self._final_read = await final.read_everything()
 
     def _producers(self, random: Random, partitions: int) -> list[IdempotentProducer | PlainProducer]:
@@ -164,8 +172,9 @@ class ClusterSimulation:
             for number in range(random.randint(1, 3))
         ]
         # To partition 0 only: a request of this producer goes to one leader.
-        producers.append(PlainProducer("plain", self._world, child(), TOPIC, random.randint(*BATCHES), ALL_ACKS, 1))
-        return producers
+        plain = PlainProducer("plain", self._world, child(), TOPIC, UNLIMITED_BATCHES, ALL_ACKS, 1)
+        plain.pace_s = UNLIMITED_PACE_S
+        return [*producers, plain]
 
     async def _finish(self, tasks: list[asyncio.Task[None]], what: str) -> None:
         _, pending = await asyncio.wait(tasks, timeout=DONE_S_MAX)
