@@ -30,6 +30,8 @@ class FinalReader(Reader):
         found = FinalRead({}, {})
         assert found.topics is not None
         for topic in metadata.topics:
+            if topic.is_internal:
+                continue
             if topic.error_code != ErrorCode.NONE or topic.name is None:
                 raise Unreadable(f"{topic.name}: {ErrorCode(topic.error_code).name}")
             found.topics[topic.name] = topic.topic_id.hex()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from random import Random
 
 from headrace.metadata.image import Partition
@@ -25,10 +26,26 @@ KINDS = (
 )  # fmt: skip
 OUT_OF_SYNC_S_MAX = 35.0  # the longest `replica.lag.time.max.ms` of a seed is 30 s
 FENCED_S_MAX = 12.0  # outlasts the session of a broker (9 s)
+# Only in seeds that sync every record before it is acknowledged.
+DURABLE_KINDS = ("power_loss_of_some", "power_loss_of_some", "power_loss_of_some", "power_loss_of_some")
+UNSYNCED_S_MAX = 4.0  # how long a fault waits for unsynced metadata
+UNSYNCED_LOOK_S = 0.001
 
 
 class ClusterFaults:
-    def __init__(self, loop: SimulatedLoop, network: Network, machines: Machines, random: Random) -> None:
+    def __init__(
+        self,
+        loop: SimulatedLoop,
+        network: Network,
+        machines: Machines,
+        random: Random,
+        check: Callable[[], None],
+        *,
+        is_durable: bool,
+    ) -> None:
+        """Call `check` before a fault that could hide what the cluster has committed."""
+        self._kinds = KINDS + (DURABLE_KINDS if is_durable else ())
+        self._check = check
         self._loop = loop
         self._network = network
         self._machines = machines
@@ -38,7 +55,7 @@ class ClusterFaults:
     async def run(self) -> None:
         for _ in range(self._random.randint(1, FAULTS_MAX)):
             await self._calm()
-            kind = self._random.choice(KINDS)
+            kind = self._random.choice(self._kinds)
             self.done.append(kind)
             await getattr(self, f"_{kind}")()
 
@@ -116,6 +133,17 @@ class ClusterFaults:
         await self._until_in_sync()
         self._some()[0].lose_power()
         await self._until_in_sync()
+
+    async def _power_loss_of_some(self) -> None:
+        """Take the power from one, two or all machines, mostly while two of them have not synced their metadata."""
+        chosen = self._some(self._random.choice((1, 2, 2, 3)))
+        if self._random.random() < 0.8:
+            deadline = self._loop.now + UNSYNCED_S_MAX
+            while sum(map(_has_unsynced_metadata, chosen)) < min(2, len(chosen)) and self._loop.now < deadline:
+                await asyncio.sleep(UNSYNCED_LOOK_S)
+        self._check()
+        for machine in chosen:
+            machine.lose_power()
 
     async def _until_in_sync(self) -> None:
         """Wait until all nodes are up and every replica is in sync."""
@@ -231,6 +259,11 @@ class ClusterFaults:
         self._network.cut_share = self._random.choice((0.0, 0.02))
         await asyncio.sleep(self._random.random() * 3)
         self._network.latency_s, self._network.stall_share, self._network.cut_share = LATENCY_S, 0.0, 0.0
+
+
+def _has_unsynced_metadata(machine: Machine) -> bool:
+    controller = None if machine.node is None else machine.node.controller
+    return controller is not None and controller.driver.log.log.recovery_point < controller.driver.log.end_offset
 
 
 def _partitions(node: Node) -> list[Partition]:
