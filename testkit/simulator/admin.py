@@ -47,15 +47,17 @@ async def create_topic(
 
 
 class Operator(Client):
-    def __init__(self, name: str, world: World, random: Random, topics: int) -> None:
+    def __init__(self, name: str, world: World, random: Random, topics: int, replicas: int = 1) -> None:
         super().__init__(name, world, random)
         self._topics = topics
+        self._replicas = replicas
 
     async def run(self) -> None:
         while not self.world.stopping:
             topic = f"churn-{self.random.randrange(self._topics)}"
             partitions = self.random.randint(1, PARTITIONS_MAX)
-            topic_id = await create_topic(self, topic, partitions, {"internal.segment.bytes": "4000"})
+            options = {"internal.segment.bytes": "4000"}
+            topic_id = await create_topic(self, topic, partitions, options, self._replicas)
             if topic_id is not None:
                 await self._use(topic, topic_id, partitions)
             if self.random.random() < 0.7:

@@ -14,6 +14,7 @@ from testkit.simulator.readers import CORRUPT, MAX_TIMESTAMP, Reader
 
 FINAL_FETCH_BYTES = 4_000
 FINAL_TRIES = 20
+MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH)
 UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.name, ErrorCode.UNKNOWN_TOPIC_ID.name)
 
 
@@ -29,6 +30,8 @@ class FinalReader(Reader):
         found = FinalRead({}, {})
         assert found.topics is not None
         for topic in metadata.topics:
+            if topic.is_internal:
+                continue
             if topic.error_code != ErrorCode.NONE or topic.name is None:
                 raise Unreadable(f"{topic.name}: {ErrorCode(topic.error_code).name}")
             found.topics[topic.name] = topic.topic_id.hex()
@@ -51,7 +54,7 @@ class FinalReader(Reader):
             try:
                 connection = await self.leader(partition)
                 (data,) = await self.fetch(connection, {partition.partition: position}, 0, FINAL_FETCH_BYTES)
-                if data.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                if data.error_code in MOVED:
                     # It moved to another broker, or its log was just replaced by the copy in another directory.
                     await self.refresh()
                     continue

@@ -46,6 +46,10 @@ class World(Struct):
     stopping: bool = False
     keyed: bool = False  # every record has a unique key
 
+    @property
+    def is_cluster(self) -> bool:
+        return len(self.bootstrap) > 1
+
 
 def encode_value(name: str, size: int) -> bytes:
     """Return the name and `size` bytes derived from it, so that a reader detects every flipped or missing byte."""

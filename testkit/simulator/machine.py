@@ -49,12 +49,14 @@ class Machine:
         *,
         two_dirs: bool = False,
         host: str = HOST,
+        is_replicated: bool = False,
     ) -> None:
         self._loop = loop
         self._network = network
         self._random = random
         self._history = history
         self.host = host
+        self._is_replicated = is_replicated  # other machines have its records: a power loss excuses no lost one
         self._settings = make_settings(
             {
                 "listeners": f"PLAINTEXT://{host}:{PORT}",
@@ -81,6 +83,8 @@ class Machine:
         self._durable: dict[tuple[str, int], int] = {}  # recovery points of the logs at the power loss
         self._all_synced = False  # the node stopped cleanly and has not run since
         self._changed = asyncio.Event()
+        self._may_start = asyncio.Event()
+        self._may_start.set()
 
     def format(self, cluster_id: str) -> None:
         """Format the disk for a node of this cluster; otherwise the first start chooses a new cluster id."""
@@ -93,11 +97,12 @@ class Machine:
     # --- lifecycle
 
     async def supervise(self) -> None:
-        """Restart the node whenever it has ended, as an init system does; give up after FAILURES_MAX failures."""
+        """Restart the node whenever it has ended, unless it is held; give up after FAILURES_MAX failures."""
         while len(self.failures) < FAILURES_MAX:
             await self._run_once()
             self._changed.set()
             await asyncio.sleep(DOWN_S_MIN + self._random.random() * DOWN_S_MAX)
+            await self._may_start.wait()
 
     async def _run_once(self) -> None:
         self.boots += 1
@@ -178,6 +183,13 @@ class Machine:
 
     # --- faults
 
+    def hold(self) -> None:
+        """Do not restart the node when it ends, until `release`."""
+        self._may_start.clear()
+
+    def release(self) -> None:
+        self._may_start.set()
+
     def excuse(self, excused: bool) -> None:
         self.excused = excused
         if excused:
@@ -213,15 +225,15 @@ class Machine:
         self._durable.update(durable)
         self._durable.update(dict.fromkeys(self.flushed, DURABLE_ALL))
         self.files.power_loss()
-        self._power_lost = self._power_lost or not self._all_synced
-        self._history.note("power off", boot=self.boots)
+        self._power_lost = not self._is_replicated and (self._power_lost or not self._all_synced)
+        self._history.note("power off", host=self.host, boot=self.boots)
 
     async def stop(self) -> None:
         """Stop the node cleanly; it sends what is pending before its connections close."""
         node, process = self.node, self._process
         if node is None or process is None:
             return
-        self._history.note("stop", boot=self.boots)
+        self._history.note("stop", host=self.host, boot=self.boots)
         self.node = None
         offline = self.offline_of(node)
         await self._within(process, node.stop(), STOP_S_MAX, "stop")

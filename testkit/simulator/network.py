@@ -2,7 +2,7 @@
 
 Bytes of one connection arrive in order, but connections may overtake each other. A connection can be cut at any byte, everything can be
 slow for a while, and a partition cuts all connections and refuses new ones until it heals. In a cluster, links between two hosts can be
-blocked, in both directions or in one.
+blocked, in both directions or in one, for all ports or for one.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ CONNECT_TIMEOUT_S = 3.0
 POWER_LOSS_SILENCE_S = 1.0
 EPHEMERAL_PORT_MIN = 40_000
 ANY_HOST = "*"
+ANY_PORT = 0
 
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
@@ -83,7 +84,7 @@ class Network:
         self._next_port = EPHEMERAL_PORT_MIN
         self._connections = 0
         self._healed_at = 0.0
-        self._blocked: set[tuple[str, str]] = set()  # (from, to): hosts between which nothing arrives
+        self._blocked: set[tuple[str, str, int]] = set()  # hosts between which nothing arrives, and the server's port
         self.latency_s = LATENCY_S
         self.stall_share = 0.0  # share of latencies of up to STALL_S
         self.split_share = 0.1  # share of pieces that are split at a random byte
@@ -120,7 +121,7 @@ class Network:
                 raise OSError(errno.ETIMEDOUT, "no response to the connection attempt")
             raise ConnectionRefusedError(errno.ECONNREFUSED, "the network is partitioned")
         server = self._servers.get((host, port)) or self._servers.get((ANY_HOST, port))
-        if self._is_blocked(_host_of(PROCESS.get()), host):
+        if self._is_blocked(_host_of(PROCESS.get()), host, port):
             await asyncio.sleep(CONNECT_TIMEOUT_S)
             raise OSError(errno.ETIMEDOUT, f"no response from {host}")
         if server is None or not server.serving:
@@ -182,31 +183,33 @@ class Network:
         for end in self.connections():
             self.cut(end)
 
-    def block(self, source: str, target: str) -> None:
-        """Let nothing arrive from one host at another until `unblock`.
+    def block(self, source: str, target: str, port: int = ANY_PORT) -> None:
+        """Let nothing arrive from one host at another until `unblock`, on connections to this port or to any.
 
         A connection needs both directions, so those between the two hosts stall silently. Nothing sent on them arrives
         later, as if their retransmissions had come too late: when the link is unblocked, both ends are reset.
         """
-        self._blocked.add((source, target))
+        self._blocked.add((source, target, port))
         for end in self.connections():
-            if self._is_blocked(*self._hosts(end)):
+            if self._is_blocked(*self._link(end)):
                 for side in (end, end.peer):
                     side.cut_incoming(0)
 
     def unblock(self) -> None:
         """Let everything arrive again, and reset the connections that stalled."""
         for end in self.connections():
-            if self._is_blocked(*self._hosts(end)):
+            if self._is_blocked(*self._link(end)):
                 self.cut(end)
         self._blocked.clear()
 
-    def _is_blocked(self, one: str, other: str) -> bool:
-        return (one, other) in self._blocked or (other, one) in self._blocked
+    def _is_blocked(self, one: str, other: str, port: int) -> bool:
+        links = ((one, other), (other, one))
+        return any((*link, blocked) in self._blocked for link in links for blocked in (ANY_PORT, port))
 
     @staticmethod
-    def _hosts(end: SimulatedTransport) -> tuple[str, str]:
-        return _host_of(end.process), _host_of(end.peer.process)
+    def _link(end: SimulatedTransport) -> tuple[str, str, int]:
+        """Return the hosts of a connection and the server's port, given the client's end."""
+        return _host_of(end.process), _host_of(end.peer.process), end.get_extra_info("peername")[1]
 
     def heal(self) -> None:
         self._healed_at = 0.0

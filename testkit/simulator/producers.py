@@ -42,11 +42,16 @@ class Producer(Client):
         super().__init__(name, world, random)
         self.topic = topic
         self._left = batches
+        self.pace_s = PACE_S
         self._made = 0
         self._version = random.choice(VERSIONS)
         self._codec = random.choice(CODECS)
         self._size_max = random.choice((20, VALUE_BYTES_MAX, VALUE_BYTES_MAX * 4))
         self.place = topic  # the topic's name in the history
+
+    def finish(self) -> None:
+        """Send no more batches than those whose outcome is not known yet."""
+        self._left = 0
 
     def names(self) -> list[str]:
         count = self.random.randint(1, RECORDS_MAX)
@@ -85,7 +90,7 @@ class PlainProducer(Producer):
         while self._left > 0 and not self.world.stopping:
             self._left -= 1
             await self._round()
-            await self.pause(PACE_S)
+            await self.pause(self.pace_s)
         await self.close()
 
     async def _round(self) -> None:
@@ -146,7 +151,7 @@ class IdempotentProducer(Producer):
                 self._unsettled.append(self._next_batch())
             if not await self._settle():
                 await self.pause(BACKOFF_S)
-            await self.pause(PACE_S)
+            await self.pause(self.pace_s)
         await self.close()
 
     async def _init_producer_id(self) -> int:

@@ -34,6 +34,7 @@ Data = FetchResponse.PartitionData
 
 class Reader(Client):
     isolation_level = READ_UNCOMMITTED
+    sends_leader_epoch = False  # as clients of a cluster do: a replica that no longer leads then refuses the fetch
 
     def __init__(self, name: str, world: World, random: Random, topic: str, partitions: int) -> None:
         super().__init__(name, world, random)
@@ -48,7 +49,12 @@ class Reader(Client):
             topic=self.topic,
             topic_id=self.cluster.topic_id(self.topic),
             partitions=[
-                FetchRequest.FetchPartition(partition=index, fetch_offset=position, partition_max_bytes=size)
+                FetchRequest.FetchPartition(
+                    partition=index,
+                    current_leader_epoch=self._leader_epoch(index),
+                    fetch_offset=position,
+                    partition_max_bytes=size,
+                )
                 for index, position in positions.items()
             ],
         )
@@ -62,6 +68,9 @@ class Reader(Client):
         response: FetchResponse = await connection.request(request, version=self._version, timeout_s=REQUEST_TIMEOUT_S)
         raise_for(response.error_code, "Fetch")
         return response.responses[0].partitions if response.responses else []
+
+    def _leader_epoch(self, partition: int) -> int:
+        return self.cluster.leader_epoch(TopicPartition(self.topic, partition)) if self.sends_leader_epoch else -1
 
     async def refresh(self) -> None:
         try:

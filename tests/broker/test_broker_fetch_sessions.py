@@ -126,3 +126,12 @@ def test_the_session_epoch_wraps_to_one(sessions: FetchSessions) -> None:
     plan.session.epoch = EPOCH_MAX
     sessions.plan(request(plan.session_id, EPOCH_MAX), 12, 0.0)
     assert plan.session.epoch == 1
+
+
+def test_a_later_request_may_forget_a_partition_while_an_earlier_one_is_in_progress(sessions: FetchSessions) -> None:
+    plan = sessions.plan(request(partitions=[(0, 5), (1, 5)]), 12, 0.0)
+    parked = sessions.plan(request(plan.session_id, 1), 12, 0.0)
+    sessions.plan(request(plan.session_id, 2, forgotten=[0]), 12, 0.0)
+    assert parked.keep(("t", 0), data(10, b"records"))
+    plan = sessions.plan(request(plan.session_id, 3), 12, 0.0)
+    assert list(plan.partitions) == [("t", 1)]

@@ -70,7 +70,8 @@ class FetchPlan:
         # After an error the next response must include the partition in any case, so that the client learns that it recovered.
         known.high_watermark = -1 if failed else response.high_watermark
         known.log_start = response.log_start_offset
-        if self.session is not None and (has_data or not self.incremental):
+        # A later request of the session may have removed the partition while this one waited: its client has given up on it.
+        if self.session is not None and key in self.session.partitions and (has_data or not self.incremental):
             # A partition served now goes last next time, so that a busy one starves no other. A new session starts in response order.
             self.session.partitions.move_to_end(key)
         redirects = response.preferred_read_replica >= 0

@@ -33,6 +33,8 @@ from headrace.storage.leader_epochs import EpochEnd
 log = logging.getLogger(__name__)
 
 SLICE_S = 0.004  # time for appends before other tasks get to run
+# How long a leader may hold back a fetch while this broker syncs a partition that is not part of it: producers wait for the next fetch.
+SYNCING_WAIT_MS = 10
 
 
 class FetchOptions(Struct, frozen=True):
@@ -167,7 +169,9 @@ class ReplicaFetcher:
 
     async def _fetch(self, wanted: dict[Key, Position]) -> None:
         sent = {key: self._followed[key] for key in wanted}
-        request = self._request(self._session.request(wanted))
+        is_syncing = any(one.sync is not None for one in self._followed.values())
+        wait_ms = min(self._options.wait_ms, SYNCING_WAIT_MS) if is_syncing else self._options.wait_ms
+        request = self._request(self._session.request(wanted), wait_ms)
         try:
             response: FetchResponse = await self._channel.request(self.source, request, lane=self._lane)
         except UNREACHABLE as error:
@@ -195,7 +199,7 @@ class ReplicaFetcher:
         self._session.succeeded(response.session_id)
         await self._handle(response, sent)
 
-    def _request(self, session: SessionRequest) -> FetchRequest:
+    def _request(self, session: SessionRequest, wait_ms: int) -> FetchRequest:
         options = self._options
         topics: dict[Uuid, FetchRequest.FetchTopic] = {}
         for (topic_id, index), position in session.changed.items():
@@ -218,7 +222,7 @@ class ReplicaFetcher:
             replica_state=FetchRequest.ReplicaState(
                 replica_id=self._identity.node_id, replica_epoch=self._identity.broker_epoch()
             ),
-            max_wait_ms=options.wait_ms,
+            max_wait_ms=wait_ms,
             min_bytes=options.bytes_min,
             max_bytes=options.response_bytes_max,
             session_id=session.session_id,

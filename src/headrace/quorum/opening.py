@@ -64,6 +64,7 @@ def open_metadata(files: Files, directory: str, segment_bytes: int, segment_ms: 
     )
     for message in report.messages():
         log.warning("recovery of the metadata log: %s", message)
+    _sync(opened)
     newest = _newest_complete(snapshots)
     if opened.log_start > (newest.end_offset if newest is not None else 0):
         raise CorruptData(
@@ -88,6 +89,17 @@ def open_metadata(files: Files, directory: str, segment_bytes: int, segment_ms: 
             voter_sets.append((offset, found.voters))
         voters = found
     return StoredMetadata(metadata_log, snapshots, newest, voters, voter_sets)
+
+
+def _sync(opened: Log) -> None:
+    """Make durable what a killed process has written but not synced: the log, and the name of a new quorum-state file.
+
+    Raft counts everything that it finds on the disk as durable.
+    """
+    plan = opened.pending_sync()
+    if plan is not None:
+        plan.run()
+        opened.synced(plan)
 
 
 def _reaches(opened: Log, snapshot: SnapshotId) -> bool:

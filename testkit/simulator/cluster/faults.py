@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from random import Random
 
+from headrace.metadata.image import Partition
+from headrace.node.node import Node
 from testkit.simulator.cluster.machines import Machines
 from testkit.simulator.loop import SimulatedLoop
-from testkit.simulator.machine import Machine
+from testkit.simulator.machine import PORT, Machine
 from testkit.simulator.network import LATENCY_S, Network
 
 FAULTS_MAX = 6
@@ -19,12 +22,30 @@ BLOCKED_S = (0.2, 14.0)
 KINDS = (
     "kill", "kill", "kill", "kill_the_controller", "kill_two", "kill_all", "stop", "stop", "rolling_restart",
     "pause", "pause", "pause_the_controller", "isolate", "isolate", "isolate_from_all", "one_way", "bridge",
-    "cut", "slow", "power_loss",
+    "cut", "slow", "power_loss", "lagging_survivor", "lagging_survivor", "eligible_paused", "eligible_paused",
 )  # fmt: skip
+OUT_OF_SYNC_S_MAX = 35.0  # the longest `replica.lag.time.max.ms` of a seed is 30 s
+FENCED_S_MAX = 12.0  # outlasts the session of a broker (9 s)
+# Only in seeds that sync every record before it is acknowledged.
+DURABLE_KINDS = ("power_loss_of_some", "power_loss_of_some", "power_loss_of_some", "power_loss_of_some")
+UNSYNCED_S_MAX = 4.0  # how long a fault waits for unsynced metadata
+UNSYNCED_LOOK_S = 0.001
 
 
 class ClusterFaults:
-    def __init__(self, loop: SimulatedLoop, network: Network, machines: Machines, random: Random) -> None:
+    def __init__(
+        self,
+        loop: SimulatedLoop,
+        network: Network,
+        machines: Machines,
+        random: Random,
+        check: Callable[[], None],
+        *,
+        is_durable: bool,
+    ) -> None:
+        """Call `check` before a fault that could hide what the cluster has committed."""
+        self._kinds = KINDS + (DURABLE_KINDS if is_durable else ())
+        self._check = check
         self._loop = loop
         self._network = network
         self._machines = machines
@@ -34,7 +55,7 @@ class ClusterFaults:
     async def run(self) -> None:
         for _ in range(self._random.randint(1, FAULTS_MAX)):
             await self._calm()
-            kind = self._random.choice(KINDS)
+            kind = self._random.choice(self._kinds)
             self.done.append(kind)
             await getattr(self, f"_{kind}")()
 
@@ -50,6 +71,7 @@ class ClusterFaults:
         self._network.heal()
         for machine in self._machines.all:
             machine.resume()
+            machine.release()
         await self._machines.until_up()
 
     # --- processes
@@ -112,6 +134,17 @@ class ClusterFaults:
         self._some()[0].lose_power()
         await self._until_in_sync()
 
+    async def _power_loss_of_some(self) -> None:
+        """Take the power from one, two or all machines, mostly while two of them have not synced their metadata."""
+        chosen = self._some(self._random.choice((1, 2, 2, 3)))
+        if self._random.random() < 0.8:
+            deadline = self._loop.now + UNSYNCED_S_MAX
+            while sum(map(_has_unsynced_metadata, chosen)) < min(2, len(chosen)) and self._loop.now < deadline:
+                await asyncio.sleep(UNSYNCED_LOOK_S)
+        self._check()
+        for machine in chosen:
+            machine.lose_power()
+
     async def _until_in_sync(self) -> None:
         """Wait until all nodes are up and every replica is in sync."""
         self._network.unblock()
@@ -125,11 +158,58 @@ class ClusterFaults:
         node = self._active_controller().node
         if node is None or node.controller is None or not node.controller.driver.is_leader or node.broker is None:
             return False
-        image = node.broker.image
-        partitions = [partition for topic in image.topics.values() for partition in topic.partitions]
-        return len(image.live_brokers()) == len(self._machines.all) and all(
-            len(partition.isr) == len(partition.replicas) for partition in partitions
+        return len(node.broker.image.live_brokers()) == len(self._machines.all) and all(
+            len(partition.isr) == len(partition.replicas) for partition in _partitions(node)
         )
+
+    # --- the last replica in sync
+
+    async def _lagging_survivor(self) -> None:
+        """Kill the leader, the last replica in sync, while one replica lags and another has restarted without it."""
+        leader, second = await self._fall_behind()
+        self._block_replication(leader, second)
+        second.kill()
+        await second.until_up()
+        await asyncio.sleep(self._random.random())
+        leader.hold()
+        leader.kill()
+        await asyncio.sleep(self._random.random() * FENCED_S_MAX)
+        leader.release()
+        await self._until_in_sync()
+
+    async def _eligible_paused(self) -> None:
+        """Take the power from the leader while the only other replica with all records is paused, and one lags."""
+        leader, second = await self._fall_behind()
+        second.pause()
+        await asyncio.sleep(self._random.random() * FENCED_S_MAX)
+        leader.lose_power()
+        await asyncio.sleep(self._random.random() * FENCED_S_MAX)
+        second.resume()
+        await self._until_in_sync()
+
+    async def _fall_behind(self) -> tuple[Machine, Machine]:
+        """Block the replication to one replica of some partition until it is out of sync.
+
+        Return the machines of the leader and of the other replica, which stays in sync.
+        """
+        await self._until_in_sync()
+        node = self._active_controller().node
+        assert node is not None
+        partition = self._random.choice(_partitions(node))
+        leader = self._machines.named(partition.leader)
+        second, lagging = self._random.sample([one for one in self._machines.all if one is not leader], 2)
+        for other in (leader, second):
+            self._block_replication(lagging, other)
+        deadline = self._loop.now + OUT_OF_SYNC_S_MAX
+        while self._is_in_sync() and self._loop.now < deadline:
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(self._random.random() * 2)
+        return leader, second
+
+    def _block_replication(self, one: Machine, other: Machine) -> None:
+        """Block the port for clients and brokers between two nodes, but not that of the controllers."""
+        self._network.block(one.host, other.host, PORT)
+        self._network.block(other.host, one.host, PORT)
 
     # --- links
 
@@ -179,3 +259,14 @@ class ClusterFaults:
         self._network.cut_share = self._random.choice((0.0, 0.02))
         await asyncio.sleep(self._random.random() * 3)
         self._network.latency_s, self._network.stall_share, self._network.cut_share = LATENCY_S, 0.0, 0.0
+
+
+def _has_unsynced_metadata(machine: Machine) -> bool:
+    controller = None if machine.node is None else machine.node.controller
+    return controller is not None and controller.driver.log.log.recovery_point < controller.driver.log.end_offset
+
+
+def _partitions(node: Node) -> list[Partition]:
+    """Return the partitions that a node's broker knows."""
+    assert node.broker is not None
+    return [partition for topic in node.broker.image.topics.values() for partition in topic.partitions]

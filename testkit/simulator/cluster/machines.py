@@ -12,8 +12,10 @@ from testkit.simulator.loop import SimulatedLoop
 from testkit.simulator.machine import PORT, Machine
 from testkit.simulator.network import Network
 
+NODES = 3
 CONTROLLER_PORT = 9093
 UP_S_MAX = 90.0
+LOOK_S = 0.1
 
 
 def host_of(node_id: int) -> str:
@@ -52,6 +54,7 @@ class Machines:
                 },
                 trace,
                 host=host_of(node_id),
+                is_replicated=True,
             )
             for node_id in ids
         ]
@@ -66,12 +69,32 @@ class Machines:
     def hosts(self) -> list[str]:
         return [machine.host for machine in self.all]
 
+    def named(self, node_id: int) -> Machine:
+        return self.all[node_id - 1]
+
     @property
     def failures(self) -> list[str]:
         return [f"{machine.host}: {failure}" for machine in self.all for failure in machine.failures]
 
     def supervise(self) -> list[asyncio.Task[None]]:
         return [self._loop.create_task(machine.supervise()) for machine in self.all]
+
+    async def until_equal_metadata(self) -> None:
+        """Wait until every broker knows all committed metadata. Raise AssertionError if that takes too long."""
+        deadline = self._loop.now + UP_S_MAX
+        await self.until_up()
+        while not self._have_equal_metadata():
+            assert self._loop.now < deadline, "some broker does not get the newest metadata"
+            await asyncio.sleep(LOOK_S)
+            await self.until_up()
+
+    def _have_equal_metadata(self) -> bool:
+        committed, applied = 0, []
+        for node in [machine.node for machine in self.all]:
+            assert node is not None and node.controller is not None and node.broker is not None
+            committed = max(committed, node.controller.driver.high_watermark)
+            applied.append(node.broker.image.offset + 1)
+        return min(applied) >= committed
 
     async def until_up(self) -> None:
         """Wait until every node serves. Raise AssertionError if one does not within a bounded time."""

@@ -9,6 +9,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from headrace.controller import alter_partition, leadership
+from headrace.quorum.driver import QuorumDriver
+from headrace.raft.leader import LeaderState as QuorumLeaderState
 from headrace.replication import partition as partition_module
 from headrace.replication.leader_state import LeaderState
 
@@ -68,9 +70,48 @@ def elect_any_replica() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def trust_unclean_replicas() -> Iterator[None]:
+    """Let the controller keep a broker eligible to lead after an unclean restart, though it may have lost records."""
+    move_away = leadership.move_away
+
+    def keep_eligible(context: Any, broker_id: int, tx: Any, **options: Any) -> None:
+        move_away(context, broker_id, tx, **(options | {"unclean_shutdown": False}))
+
+    with _replaced(leadership, "move_away", keep_eligible):
+        yield
+
+
+@contextmanager
+def count_before_sync() -> Iterator[None]:
+    """Let a voter count its records as soon as they are written, before they are on disk."""
+    sync = QuorumDriver._sync
+
+    def count_at_once(self: QuorumDriver) -> None:
+        self._execute(self.raft.persisted(self.log.end_offset, self._generation, self.now_ms()))
+        sync(self)
+
+    with _replaced(QuorumDriver, "_sync", count_at_once):
+        yield
+
+
+@contextmanager
+def commit_without_majority() -> Iterator[None]:
+    """Let a leader of the quorum commit what it has on its own disk, whatever the other voters have."""
+
+    def own_end_only(self: QuorumLeaderState, voters: Any) -> int:
+        return self._own_end if self._own_end > self._epoch_start else -1
+
+    with _replaced(QuorumLeaderState, "committed", own_end_only):
+        yield
+
+
 CLUSTER_MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "commit-without-followers": commit_without_followers,
     "follow-without-truncation": follow_without_truncation,
     "accept-old-leaders": accept_old_leaders,
     "elect-any-replica": elect_any_replica,
+    "trust-unclean-replicas": trust_unclean_replicas,
+    "count-before-sync": count_before_sync,
+    "commit-without-majority": commit_without_majority,
 }

@@ -1,4 +1,4 @@
-"""Runs one seed of a cluster: three machines, producers and readers of replicated topics, faults of nodes and links.
+"""Runs one seed of a cluster: three machines, one kind of workload, and faults of nodes and links.
 
 Everything acknowledged was written with acks=all and min.insync.replicas=2, and no machine loses its disk: nothing of it may be lost,
 doubled or changed, and after the last fault every client must finish.
@@ -9,51 +9,25 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
-from headrace.base.errors import RETRIABLE, KafkaError
-from headrace.base.ids import TopicPartition
-from testkit.history import Anomaly, FinalRead, History, Kind, check
-from testkit.simulator.admin import create_topic
-from testkit.simulator.checkers import FinalReader, check_responses
-from testkit.simulator.clients import BACKOFF_S, LOST, Client, World
-from testkit.simulator.cluster.faults import ClusterFaults
+from testkit.history import Anomaly, History
+from testkit.simulator.clients import World
+from testkit.simulator.cluster.faults import CALM_S_MAX, ClusterFaults
+from testkit.simulator.cluster.group_workload import GroupWorkload
 from testkit.simulator.cluster.invariants import Invariants
-from testkit.simulator.cluster.machines import Machines
+from testkit.simulator.cluster.machines import NODES, Machines
+from testkit.simulator.cluster.transaction_workload import TransactionWorkload
+from testkit.simulator.cluster.workloads import ProducerWorkload, Workload
 from testkit.simulator.loop import SimulatedLoop
 from testkit.simulator.machine import SimulatedClock
 from testkit.simulator.network import Network
-from testkit.simulator.producers import IdempotentProducer, PlainProducer
-from testkit.simulator.readers import FollowingReader
 from testkit.simulator.simulation import Outcome, Trace
 
-TOPIC = "t"
-NODES = 3
-PARTITIONS_MAX = 3
-BATCHES = (10, 60)
+WORKLOADS: tuple[type[Workload], ...] = (
+    ProducerWorkload, ProducerWorkload, ProducerWorkload, GroupWorkload, TransactionWorkload,
+)  # fmt: skip
+DURABLE_SHARE = 0.3  # share of the seeds that sync every record before it is acknowledged
 CHECK_S = 0.05
-DONE_S_MAX = 180.0  # simulated seconds after the last fault
 STEPS_MAX = 3_000_000
-ALL_ACKS = -1
-
-
-class PartitionReader(FollowingReader):
-    """Follows each partition at its own leader."""
-
-    async def run(self) -> None:
-        await self.find_topic(self.topic)
-        positions = dict.fromkeys(range(self.partitions), 0)
-        while not self.world.stopping:
-            for index in positions:
-                one = {index: positions[index]}
-                try:
-                    connection = await self.leader(TopicPartition(self.topic, index))
-                    await self._poll(connection, one)
-                except LOST:
-                    await self.pause(BACKOFF_S)
-                except KafkaError as error:
-                    assert error.code in RETRIABLE, error
-                    await self.pause(BACKOFF_S)
-                positions |= one
-        await self.close()
 
 
 class ClusterSimulation:
@@ -63,24 +37,33 @@ class ClusterSimulation:
 
     def __init__(self, seed: int, trace: Trace) -> None:
         self._seed = seed
-        self._trace = trace
         random = self._random("run")
         self.loop = SimulatedLoop(self._random("loop"), STEPS_MAX)  # type: ignore[abstract]
         self.loop.look_s = random.choice((0.0, 0.0, 1e-6))
         self.loop.slow_share = random.choice((0.02, 0.02, 0.2))
+        self._is_durable = random.random() < DURABLE_SHARE
         trace.now = lambda: self.loop.now
         self.history = History(lambda: self.loop.now, lambda event: trace(f"{event.kind} {event.process} {event}"))
         self.network = Network(self.loop, self._random("network"), trace)
+        self._workload = random.choice(WORKLOADS)(self._random("workload"))
+        options = self._options(random) | self._workload.options()
         self._machines = Machines(
-            NODES, self.loop, self.network, self._random("machines"), self.history, self._options(random), trace
+            NODES, self.loop, self.network, self._random("machines"), self.history, options, trace
         )
-        self._world = World(self.loop, SimulatedClock(self.loop), self.history, self._machines.bootstrap)
-        self._faults = ClusterFaults(self.loop, self.network, self._machines, self._random("faults"))
+        self._workload.world = World(self.loop, SimulatedClock(self.loop), self.history, self._machines.bootstrap)
         self.invariants = Invariants(self._machines)
-        self._final_read = FinalRead({})
+        self._faults = ClusterFaults(
+            self.loop,
+            self.network,
+            self._machines,
+            self._random("faults"),
+            self.invariants.check,
+            is_durable=self._is_durable,
+        )
 
     def _options(self, random: Random) -> dict[str, str]:
-        return {
+        flushed = {"log.flush.interval.messages": "1"} if self._is_durable else {}
+        return flushed | {
             "default.replication.factor": str(NODES),
             "min.insync.replicas": "2",
             "offsets.topic.replication.factor": str(NODES),
@@ -109,7 +92,13 @@ class ClusterSimulation:
         supervisors = self._machines.supervise()
         await self._machines.until_up()
         checking = self.loop.create_task(self._check_always())
-        await self._run_clients()
+        await self._workload.begin()
+        await self._faults.run()
+        await self._faults.heal()
+        await asyncio.sleep(self._random("calm").random() * CALM_S_MAX)
+        await self._workload.finish()
+        await self._machines.until_equal_metadata()
+        await self._workload.read_everything()
         await self._machines.until_up()
         self.invariants.check_replicas()
         for machine in self._machines.all:
@@ -125,62 +114,8 @@ class ClusterSimulation:
             self.invariants.check()
             await asyncio.sleep(CHECK_S)
 
-    async def _run_clients(self) -> None:
-        random = self._random("workload")
-        partitions = random.randint(1, PARTITIONS_MAX)
-        first = Client("first", self._world, self._random("first"))
-        options = {"internal.segment.bytes": str(random.choice((16_000, 1_000_000)))}
-        await create_topic(first, TOPIC, partitions, options, NODES)
-        await first.close()
-        producing = [self.loop.create_task(producer.run()) for producer in self._producers(random, partitions)]
-        readers = [
-            PartitionReader(f"following-{number}", self._world, Random(random.getrandbits(64)), TOPIC, partitions)
-            for number in range(random.randint(1, 2))
-        ]
-        reading = [self.loop.create_task(reader.run()) for reader in readers]
-        await self._faults.run()
-        await self._faults.heal()
-        await self._finish(producing, "producers")
-        self._world.stopping = True
-        await self._finish(reading, "readers")
-        await self._machines.until_up()
-        final = FinalReader("final", self._world, self._random("final"), TOPIC, partitions)
-        self._final_read = await final.read_everything()
-
-    def _producers(self, random: Random, partitions: int) -> list[IdempotentProducer | PlainProducer]:
-        def child() -> Random:
-            return Random(random.getrandbits(64))
-
-        producers: list[IdempotentProducer | PlainProducer] = [
-            IdempotentProducer(
-                f"idempotent-{number}",
-                self._world,
-                child(),
-                TOPIC,
-                random.randint(*BATCHES),
-                random.randrange(partitions),
-                random.choice((1, 5)),
-            )
-            for number in range(random.randint(1, 3))
-        ]
-        # To partition 0 only: a request of this producer goes to one leader.
-        producers.append(PlainProducer("plain", self._world, child(), TOPIC, random.randint(*BATCHES), ALL_ACKS, 1))
-        return producers
-
-    async def _finish(self, tasks: list[asyncio.Task[None]], what: str) -> None:
-        _, pending = await asyncio.wait(tasks, timeout=DONE_S_MAX)
-        assert not pending, f"{len(pending)} {what} made no end within {DONE_S_MAX:.0f} s after the last fault"
-        for task in tasks:
-            task.result()
-
     def verdict(self) -> list[Anomaly]:
-        internal = {place: records for place, records in self._final_read.records.items() if place[0] == TOPIC}
-        final = FinalRead(internal)
-        return check(self.history, final) + check_responses(self.history, final, self._world)
+        return self._workload.verdict()
 
     def count(self, outcome: Outcome) -> None:
-        for event in self.history.events:
-            if event.kind is Kind.OK and event.operation == "send":
-                outcome.acknowledged += len(self.history.events[event.call].value["values"])
-            elif event.kind is Kind.OK and event.operation == "poll":
-                outcome.read += len(event.value["records"])
+        self._workload.count(outcome)

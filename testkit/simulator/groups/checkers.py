@@ -25,6 +25,15 @@ def check_groups(history: History, is_flushed: bool) -> list[Anomaly]:
     return [*_response_anomalies(history), *_claims(history, is_flushed), *_commits(history, is_flushed)]
 
 
+def check_commits(history: History, current_from: int) -> list[Anomaly]:
+    """Return the anomalies of commits in a cluster, in which nothing acknowledged may be lost.
+
+    A former coordinator that does not know yet that it lost its role may confirm memberships and return offsets that are no
+    longer current, as in Kafka. From the event `current_from` on there is none.
+    """
+    return [*_response_anomalies(history), *_commits(history, is_flushed=True, current_from=current_from)]
+
+
 def _response_anomalies(history: History) -> Iterator[Anomaly]:
     for event in history.events:
         if event.operation in (UNEXPECTED, UNANSWERED):
@@ -116,7 +125,7 @@ class _Place(Struct):
     reads: list[_Read] = field(default_factory=list)
 
 
-def _commits(history: History, is_flushed: bool) -> Iterator[Anomaly]:
+def _commits(history: History, is_flushed: bool, current_from: int = 0) -> Iterator[Anomaly]:
     for (group, place), known in _gather(history, is_flushed).items():
         for commit in known.commits.values():
             if commit.acknowledged and commit.usurper is not None:
@@ -127,7 +136,7 @@ def _commits(history: History, is_flushed: bool) -> Iterator[Anomaly]:
         kept: dict[int, int] = {}  # the offset of an earlier era that each era's reads found
         for read in known.reads:
             where = f"{place} of {group}: {read.who} read {read.offset} (event {read.ended})"
-            if text := _judge(known, read, kept):
+            if text := _judge(known, read, kept, is_current=read.begun >= current_from):
                 yield Anomaly("committed offset", f"{where}, {text}")
 
 
@@ -175,7 +184,7 @@ def _end(commit: _Commit, event: Event) -> None:
         commit.refused = True
 
 
-def _judge(known: _Place, read: _Read, kept: dict[int, int]) -> str | None:
+def _judge(known: _Place, read: _Read, kept: dict[int, int], *, is_current: bool) -> str | None:
     found: Any = known.commits.get(read.offset)
     if read.offset != NOTHING:
         if found is None or found.begun > read.ended:
@@ -187,6 +196,6 @@ def _judge(known: _Place, read: _Read, kept: dict[int, int]) -> str | None:
         return f"and before that {kept[read.era]}, both of before the power loss"
     done = NOTHING if is_old else found.ended
     for commit in known.commits.values():
-        if commit.era == read.era and commit.begun > done and commit.seen < read.begun:
+        if is_current and commit.era == read.era and commit.begun > done and commit.seen < read.begun:
             return f"though {commit.offset} was there since event {commit.seen}"
     return None

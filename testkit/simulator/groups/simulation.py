@@ -8,39 +8,39 @@ from random import Random
 
 from msgspec.structs import replace
 
-from headrace.base.errors import KafkaError
-from headrace.base.ids import NO_NODE, TopicPartition
+from headrace.base.ids import NO_NODE
 from headrace.coordinators.group.shard import GroupShard
 from headrace.coordinators.partitioning import GROUPS_TOPIC
 from headrace.metadata.image import Partition as PartitionState
 from headrace.node.broker_role import BrokerRole
 from headrace.replication.partition import Partition
-from testkit.history import Anomaly, Kind
-from testkit.simulator.admin import create_topic
-from testkit.simulator.clients import LOST, REQUEST_TIMEOUT_S, Client
+from testkit.history import Anomaly
+from testkit.simulator.clients import REQUEST_TIMEOUT_S, Client
 from testkit.simulator.faults import CHECK_S, Faults
 from testkit.simulator.groups.checkers import check_groups
-from testkit.simulator.groups.classic_members import INITIAL_DELAY_S_MAX, ClassicMember
-from testkit.simulator.groups.consumer_members import ConsumerMember
 from testkit.simulator.groups.offsets import Group
+from testkit.simulator.groups.runs import (
+    LOOK_S,
+    Member,
+    count_commits,
+    create_surely,
+    group_options,
+    make_groups,
+    read_again,
+    settle,
+)
 from testkit.simulator.machine import DATA, SECOND_DATA
 from testkit.simulator.mover import Mover
-from testkit.simulator.simulation import DONE_S_MAX, Outcome, Simulation, Trace
+from testkit.simulator.simulation import Outcome, Simulation, Trace
 
 FLUSHED_SHARE = 0.4
-MIXED_SHARE = 0.25
-MEMBERS_MAX = 4
 TOPICS = ("t", "u")
 PARTITIONS_MAX = 4
 OFFSETS_PARTITIONS_MAX = 3
-LOOK_S = 0.1
-STABLE_S = 1.0
-READ_TRIES = 50
 UNLOADED_S_MAX = 0.3
 STORM_SHARE, STORM_S = 0.3, 0.4
 GROUP_FAULTS = ("unload", "unload", "unload", "unload_at_once", "unload_at_once", "lead_again")
 
-Member = ClassicMember | ConsumerMember
 OnElected = Callable[[Partition], None]
 
 
@@ -153,18 +153,9 @@ class GroupSimulation(Simulation):
         super().__init__(seed, trace)
 
     def more_options(self) -> dict[str, str]:
-        random, (session_ms, _) = self._group_random, self._timeouts
-        options = {
-            "offsets.topic.num.partitions": str(self._offsets_partitions),
-            "log.cleaner.min.cleanable.ratio": "0.01",
-            "group.initial.rebalance.delay.ms": str(random.choice((0, 100, int(INITIAL_DELAY_S_MAX * 1000)))),
-            "group.min.session.timeout.ms": "500",
-            "group.consumer.min.session.timeout.ms": "500",
-            "group.consumer.session.timeout.ms": str(session_ms),
-            "group.consumer.min.heartbeat.interval.ms": "50",
-            "group.consumer.heartbeat.interval.ms": "100",
-            "group.consumer.assignment.interval.ms": str(random.choice((0, 0, 500))),
-        }
+        options = group_options(self._group_random, self._timeouts[0])
+        options["offsets.topic.num.partitions"] = str(self._offsets_partitions)
+        options["log.cleaner.min.cleanable.ratio"] = "0.01"
         if self._is_flushed:
             options["log.flush.interval.messages"] = "1"
         return options
@@ -190,13 +181,13 @@ class GroupSimulation(Simulation):
         for group in groups:
             group.quiet = True
             group.peace_from = self.loop.now + REQUEST_TIMEOUT_S
-        await self._settle(groups, members)
+        await settle(self.world, groups, members)
         for group in groups:
             group.committing = False
         while any(member.is_working for member in members):
             await asyncio.sleep(LOOK_S)
         for group in groups:
-            await self._read_again(group)
+            await read_again(self.world, self._random("reader"), group)
         self.world.stopping = True
         await self._finish(active, "members")
 
@@ -211,75 +202,15 @@ class GroupSimulation(Simulation):
             options = {"cleanup.policy": "compact", "internal.segment.bytes": str(self._segment_bytes)}
             await create_surely(first, GROUPS_TOPIC, self._offsets_partitions, options)
         await first.close()
-        groups, members = [], []
-        for number in range(random.choice((1, 1, 2))):
-            kind = random.choice((ClassicMember, ConsumerMember))
-            is_mixed = self._random(f"mixed {number}").random() < MIXED_SHARE
-            group = Group(f"g{number}", topics, *self._timeouts, is_mixed)
-            groups.append(group)
-            for index in range(random.randint(2, MEMBERS_MAX)):
-                name = f"{group.name}-{index}"
-                if is_mixed:
-                    # The group is converted whenever the first member of one kind joins or the last one leaves.
-                    kind = (ClassicMember, ConsumerMember)[index % 2]
-                instance_id = f"static-{index}" if random.random() < 0.3 else None
-                members.append(kind(name, self.world, Random(random.getrandbits(64)), group, instance_id))
+        groups, members = make_groups(
+            self.world, random, topics, self._timeouts, lambda number: self._random(f"mixed {number}")
+        )
         if self._is_flushed:
             self.machine.flushed = [(GROUPS_TOPIC, index) for index in range(OFFSETS_PARTITIONS_MAX)]
         return groups, members
-
-    async def _settle(self, groups: list[Group], members: list[Member]) -> None:
-        """Wait until each subscribed partition has had an owner for STABLE_S; assert that this happens in time."""
-        deadline, since = self.loop.now + DONE_S_MAX, self.loop.now
-        while self.loop.now - since < STABLE_S:
-            wrong = [text for group in groups if (text := _unsettled(group, members))]
-            if wrong:
-                since = self.loop.now
-                assert since < deadline, f"{wrong[0]}, {DONE_S_MAX:.0f} s after the last fault"
-            await asyncio.sleep(LOOK_S)
-
-    async def _read_again(self, group: Group) -> None:
-        reader = ClassicMember(f"{group.name}-reader", self.world, self._random("reader"), group, None)
-        await reader.until_it_works(reader.learn_topics)
-        for _ in range(READ_TRIES):
-            if await reader.fetch():
-                await reader.close()
-                return
-            await reader.pause(LOOK_S)
-        raise AssertionError(f"no coordinator returns the offsets of {group.name}")
 
     def verdict(self) -> list[Anomaly]:
         return check_groups(self.history, self._is_flushed)
 
     def count(self, outcome: Outcome) -> None:
-        for event in self.history.events:
-            if event.kind is Kind.OK:
-                outcome.acknowledged += event.operation == "commit"
-                outcome.read += event.operation == "fetch"
-
-
-async def create_surely(client: Client, topic: str, partitions: int, options: dict[str, str]) -> None:
-    while await create_topic(client, topic, partitions, options) is None:
-        try:
-            await client.cluster.partitions(topic)
-        except (*LOST, KafkaError):
-            await client.pause(LOOK_S)
-        else:
-            return  # the response was lost or late
-
-
-def _unsettled(group: Group, members: list[Member]) -> str | None:
-    ours = [member for member in members if member.group is group]
-    if not all(member.is_settled for member in ours):
-        waiting = ", ".join(member.name for member in ours if not member.is_settled)
-        return f"{group.name} is not stable: {waiting}"
-    if len({member.generation for member in ours}) > 1:
-        return f"{group.name} has members at {sorted(member.generation for member in ours)}"
-    wanted = {
-        TopicPartition(topic, index)
-        for member in ours
-        for topic in member.topics
-        for index in range(group.topics[topic])
-    }
-    owned = sorted(TopicPartition(*place) for member in ours for place in member.owned)
-    return None if owned == sorted(wanted) else f"{group.name} owns {owned} and should own {sorted(wanted)}"
+        count_commits(self.history, outcome)

@@ -46,11 +46,17 @@ class Transaction(Struct):
 
 
 def check_transactions(
-    history: History, final: FinalTransactions, offsets: dict[tuple[str, Place], int], *, is_compacted: bool
+    history: History,
+    final: FinalTransactions,
+    offsets: dict[tuple[str, Place], int],
+    *,
+    is_compacted: bool,
+    may_be_stale: bool = False,
 ) -> list[Anomaly]:
     """Return all anomalies.
 
-    `offsets` are the committed offsets of the groups at the end. With `is_compacted`, aborted records may have been removed.
+    `offsets` are the committed offsets of the groups at the end. With `is_compacted`, aborted records may have been removed. With
+    `may_be_stale`, a former leader or coordinator that does not know yet that it lost this role may have served reads.
     """
     transactions = gather(history)
     for records in final.committed.values():
@@ -64,8 +70,8 @@ def check_transactions(
         *_fates(transactions),
         *_final_offsets(transactions, offsets),
         *_reads(history, transactions, final, is_compacted),
-        *_stable(history, transactions),
-        *_offset_reads(history, transactions),
+        *_stable(history, transactions, may_be_stale),
+        *_offset_reads(history, transactions, may_be_stale),
     ]
 
 
@@ -229,7 +235,7 @@ def _reads(
                     yield Anomaly("precommitted read", f"{event.process}: {value!r} before its commit was requested")
 
 
-def _stable(history: History, transactions: dict[str, Transaction]) -> Iterator[Anomaly]:
+def _stable(history: History, transactions: dict[str, Transaction], may_be_stale: bool) -> Iterator[Anomaly]:
     """Yield an anomaly where the last stable offset passes an undecided record or goes back."""
     undecided: dict[Place, list[tuple[int, int, str]]] = {}  # offset, number of the event that decides, value
     for one in transactions.values():
@@ -248,12 +254,12 @@ def _stable(history: History, transactions: dict[str, Transaction]) -> Iterator[
                 )
         before = last_stable_offsets.setdefault(place, [])
         highest = max((offset for number, offset in before if number < event.call), default=0)
-        if stable < highest:
+        if stable < highest and not may_be_stale:
             yield Anomaly("unstable offset", f"{event.process}: {place} was stable to {highest}, now to {stable}")
         before.append((event.number, stable))
 
 
-def _offset_reads(history: History, transactions: dict[str, Transaction]) -> Iterator[Anomaly]:
+def _offset_reads(history: History, transactions: dict[str, Transaction], may_be_stale: bool) -> Iterator[Anomaly]:
     """Yield an anomaly where a fetch of stable offsets misses an acknowledged commit or shows one not yet requested."""
     places = _by_place(transactions)
     for event in history.events:
@@ -273,5 +279,5 @@ def _offset_reads(history: History, transactions: dict[str, Transaction]) -> Ite
                     yield Anomaly("aborted offset", f"{where}, of {one.name}, which was not committed")
             later = known[order.index(offset) + 1 :] if offset != NOTHING else known
             for newer, one in later:
-                if one.commit_ended < event.call:
+                if one.commit_ended < event.call and not may_be_stale:
                     yield Anomaly("lost offset", f"{where}, though {newer} of {one.name} was committed before")

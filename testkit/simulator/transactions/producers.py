@@ -94,6 +94,10 @@ class TransactionalProducer(TransactionalClient, ABC):
             await self.rest()
         await self.close()
 
+    def finish(self) -> None:
+        """Begin no more transactions."""
+        self._left = 0
+
     async def initialize(self) -> None:
         """Get an id and epoch with which the next transaction can begin."""
         await self._begin_anew()
@@ -183,8 +187,9 @@ class TransactionalProducer(TransactionalClient, ABC):
         }
         try:
             while waiting:
-                requests = [self._request(waiting, turn) for turn in range(max(map(len, waiting.values())))]
                 place = TopicPartition(self.topic, next(iter(waiting)))
+                together = self._led_together(place, waiting)
+                requests = [self._request(together, turn) for turn in range(max(map(len, together.values())))]
                 failed: set[int] = set()
                 for response in await self.attempt(partial(self.leader, place), requests, self._version):
                     self._take(response, waiting, failed)
@@ -196,6 +201,16 @@ class TransactionalProducer(TransactionalClient, ABC):
                 for batch in batches:
                     self.history.info(batch.call)
 
+    def _led_together(self, place: TopicPartition, waiting: dict[int, deque[Batch]]) -> dict[int, deque[Batch]]:
+        """Return the batches for the leader of this partition, as far as its leader is known."""
+        leader = self.cluster.known_leader(place)
+        places = {index: TopicPartition(self.topic, index) for index in waiting}
+        return {
+            index: batches
+            for index, batches in waiting.items()
+            if places[index] == place or self.cluster.known_leader(places[index]) == leader
+        }
+
     def _take(self, response: ProduceResponse, waiting: dict[int, deque[Batch]], failed: set[int]) -> None:
         """Handle a response; batches after a failed one of the same partition stay waiting, whatever their result."""
         for partition in response.responses[0].partition_responses:
@@ -206,6 +221,8 @@ class TransactionalProducer(TransactionalClient, ABC):
                 self.history.ok(waiting[partition.index].popleft().call, offset=partition.base_offset)
                 continue
             failed.add(partition.index)
+            if self.world.is_cluster:
+                self.cluster.forget_leader(TopicPartition(self.topic, partition.index))
             if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._in_flight > 1:
                 # All were written. As in Kafka, a snapshot has only the last batch of each producer: after a clean restart, the
                 # broker does not recognize earlier batches as duplicates.

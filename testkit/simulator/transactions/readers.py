@@ -19,7 +19,7 @@ from headrace.protocol.messages.fetch import FetchResponse
 from headrace.records.batch import Buffer, CorruptBatch, iterate_batches
 from headrace.records.control import ControlType, parse_control_batch
 from headrace.records.record import decode_records
-from testkit.simulator.checkers import FINAL_FETCH_BYTES, FINAL_TRIES, Unreadable
+from testkit.simulator.checkers import FINAL_FETCH_BYTES, FINAL_TRIES, MOVED, Unreadable
 from testkit.simulator.clients import BACKOFF_S, LOST, World, decode_value
 from testkit.simulator.groups.offsets import Group, GroupClient
 from testkit.simulator.readers import (
@@ -207,8 +207,9 @@ class FinalTransactionReader(TransactionReader):
                 (data,) = await self.fetch(await self.leader(partition), {index: position}, 0, FINAL_FETCH_BYTES)
             except (*LOST, KafkaError):
                 continue
-            if data.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                continue  # its log was just replaced by the copy in another directory
+            if data.error_code in MOVED:
+                await self.refresh()  # to another broker, or its log was just replaced by the copy in another directory
+                continue
             if data.error_code != ErrorCode.NONE:
                 raise Unreadable(f"{partition} at {position}: {ErrorCode(data.error_code).name}")
             try:

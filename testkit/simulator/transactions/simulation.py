@@ -8,30 +8,29 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
-from headrace.base.errors import ErrorCode, KafkaError
 from headrace.coordinators.partitioning import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.node.broker_role import BrokerRole
-from headrace.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from testkit.history import Anomaly, Kind
-from testkit.simulator.clients import LOST, Client
+from testkit.history import Anomaly
+from testkit.simulator.clients import Client
 from testkit.simulator.groups.offsets import Group
-from testkit.simulator.groups.simulation import STORM_SHARE, GroupFaults, OnElected, create_surely
+from testkit.simulator.groups.runs import create_surely
+from testkit.simulator.groups.simulation import STORM_SHARE, GroupFaults, OnElected
 from testkit.simulator.machine import DATA, SECOND_DATA
 from testkit.simulator.mover import Mover
-from testkit.simulator.readers import LATEST, READ_COMMITTED, READ_UNCOMMITTED
-from testkit.simulator.simulation import COMPACTED, DONE_S_MAX, Outcome, Simulation, Trace
+from testkit.simulator.readers import READ_COMMITTED, READ_UNCOMMITTED
+from testkit.simulator.simulation import COMPACTED, Outcome, Simulation, Trace
 from testkit.simulator.transactions.checkers import check_transactions
-from testkit.simulator.transactions.clients import END, Identity
+from testkit.simulator.transactions.clients import Identity
 from testkit.simulator.transactions.eager_producers import EagerProducer
 from testkit.simulator.transactions.producers import AddingProducer, EpochProducer, TransactionalProducer
 from testkit.simulator.transactions.readers import (
-    READ,
     FinalTransactionReader,
     FinalTransactions,
     OffsetsReader,
     Place,
     TransactionReader,
 )
+from testkit.simulator.transactions.runs import count_transactions, read_final_offsets, settle_transactions
 
 TOPIC = "t"
 PARTITIONS_MAX = 3
@@ -44,8 +43,6 @@ SHARED_ID_SHARE = 0.4
 EAGER_SHARE = 0.5
 EAGER_TRANSACTIONS_MAX = 40
 EXPIRATIONS_MS = (4_000, 604_800_000, 604_800_000)
-LOOK_S = 0.1
-UNDECIDED = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
 class TransactionFaults(GroupFaults):
@@ -107,7 +104,7 @@ class TransactionSimulation(Simulation):
         await self.faults.heal()
         await self.machine.until_up()
         await self._finish(producing, "producers")
-        await self._settle()
+        await settle_transactions(self.world, self._random("settler"), TOPIC, self._partitions)
         self.world.stopping = True
         await self._finish(others, "readers")
         await self.machine.until_up()
@@ -116,7 +113,8 @@ class TransactionSimulation(Simulation):
         )
         self.final = await reader.read_everything()
         for group in self._groups:
-            await self._read_offsets(group)
+            random = self._random("final offsets")
+            self.final_offsets |= await read_final_offsets(self.world, random, group)
 
     async def _make(self) -> tuple[list[TransactionalProducer], list[TransactionReader | OffsetsReader]]:
         random = self._random("clients")
@@ -173,55 +171,8 @@ class TransactionSimulation(Simulation):
         if self._is_flushed:
             self.machine.flushed = [(topic, index) for topic, count in topics.items() for index in range(count)]
 
-    async def _settle(self) -> None:
-        """Wait until every transaction has ended, by its markers or its timeout; assert that this happens in time."""
-        reader = TransactionReader(
-            "settler", self.world, self._random("settler"), TOPIC, self._partitions, READ_COMMITTED
-        )
-        await reader.find_topic(TOPIC)
-        deadline = self.loop.now + DONE_S_MAX
-        while wrong := await self._unsettled(reader):
-            assert self.loop.now < deadline, f"{wrong}, {DONE_S_MAX:.0f} s after the last producer"
-            await asyncio.sleep(LOOK_S)
-        await reader.close()
-
-    async def _unsettled(self, reader: TransactionReader) -> str | None:
-        try:
-            response: ListTransactionsResponse = await reader.cluster.request(
-                ListTransactionsRequest(state_filters=list(UNDECIDED))
-            )
-            if response.error_code:
-                return f"no coordinator lists transactions: {ErrorCode(response.error_code).name}"
-            if response.transaction_states:
-                return f"a transaction stays open: {response.transaction_states[0]}"
-            for index in range(self._partitions):
-                reader.isolation_level = READ_UNCOMMITTED
-                end = (await reader.list_offset(index, LATEST)).offset
-                reader.isolation_level = READ_COMMITTED
-                stable = (await reader.list_offset(index, LATEST)).offset
-                if stable != end:
-                    return f"{TOPIC}-{index} ends at {end} and is stable to {stable}"
-        except (*LOST, KafkaError) as error:
-            return str(error)
-        return None
-
-    async def _read_offsets(self, group: Group) -> None:
-        reader = OffsetsReader(f"final-{group.name}", self.world, self._random("final offsets"), group)
-        await reader.until_it_works(reader.learn_topics)
-        deadline = self.loop.now + DONE_S_MAX
-        while not await reader.fetch():
-            assert self.loop.now < deadline, f"no coordinator returns the offsets of {group.name}"
-            await asyncio.sleep(LOOK_S)
-        for topic, index, offset in self.history.events[-1].value["offsets"]:
-            self.final_offsets[group.name, (topic, index)] = offset
-        await reader.close()
-
     def verdict(self) -> list[Anomaly]:
         return check_transactions(self.history, self.final, self.final_offsets, is_compacted=self._is_compacted)
 
     def count(self, outcome: Outcome) -> None:
-        for event in self.history.events:
-            if event.kind is Kind.OK and event.operation == END:
-                outcome.acknowledged += 1
-            elif event.kind is Kind.OK and event.operation == READ:
-                outcome.read += len(event.value["records"])
+        count_transactions(self.history, outcome)

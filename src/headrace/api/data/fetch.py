@@ -79,8 +79,8 @@ class _Fetch:
     """One request in progress: `attempt`, then `respond`, or `park` until a later attempt succeeds."""
 
     __slots__ = (
-        "_api", "_bytes_max", "_context", "_future", "_hinted", "_image", "_is_recorded", "_loop", "_plan", "_ranges", "_replica",
-        "_replicas", "_request", "_results", "_timer", "_watched",
+        "_api", "_bytes_max", "_context", "_future", "_hinted", "_image", "_is_recorded", "_is_responding", "_loop", "_plan",
+        "_ranges", "_replica", "_replicas", "_request", "_results", "_timer", "_watched",
     )  # fmt: skip
 
     def __init__(
@@ -102,6 +102,7 @@ class _Fetch:
         self._watched: list[Partition] = []
         self._future: asyncio.Future[FetchResponse] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._is_responding = False  # a parked request has what it waited for, but a thread may still read the records
 
     # --- attempt
 
@@ -363,7 +364,7 @@ class _Fetch:
             self._loop.call_soon(self._attempt_again)
 
     def _attempt_again(self) -> None:
-        if self._future is None or self._future.done():
+        if self._future is None or self._future.done() or self._is_responding:
             return
         self._unwatch()
         if self.attempt():
@@ -377,6 +378,9 @@ class _Fetch:
             self._respond_to_parked(self._future)
 
     def _respond_to_parked(self, future: asyncio.Future[FetchResponse]) -> None:
+        """Respond once: another attempt while a thread reads would replace the results that are being read."""
+        self._is_responding = True
+        self._end()
         response = self.respond()
         if isinstance(response, FetchResponse):
             future.set_result(response)
