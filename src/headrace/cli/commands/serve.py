@@ -93,7 +93,7 @@ async def _serve(settings: Settings, *, show_examples: bool) -> None:
     node = await Node.start(settings, Ports(DiskFiles(), SystemClock(), random.SystemRandom(), loop))
     gc.freeze()  # the collector skips objects that live as long as the node
     _announce(node)
-    if show_examples:
+    if show_examples and node.broker is not None:
         print(make_examples(_serving(node)), flush=True)
     failed = asyncio.ensure_future(node.failed())
     waiting = asyncio.ensure_future(stopped.wait())
@@ -139,7 +139,8 @@ def _announce(node: Node) -> None:
 
 
 def _addresses(node: Node) -> list[str]:
-    return [host_and_port(address.host or "*", node.ports[address.name]) for address in node.settings.broker_listeners]
+    listeners = node.settings.broker_listeners or node.settings.controller_listeners
+    return [host_and_port(address.host or "*", node.ports[address.name]) for address in listeners]
 
 
 def _http_address(node: Node) -> str:
