@@ -7,6 +7,7 @@ SOURCES := src tests testkit tools bench examples
 ONLY ?=
 EVENTS ?=
 RATE ?=
+BROKERS ?=
 # Tests spend most of their time waiting for clients and for session timeouts, so more processes than cores pay off.
 TEST_PROCESSES ?= 3
 
@@ -39,9 +40,10 @@ $(VENV)/.serve: pyproject.toml setup.py constraints.txt $(wildcard src/headrace/
 	@$(BIN)/python -m compileall -q src/headrace
 	@touch $(VENV)/.serve
 
-# The demo: a web shop with a node and Spark. With EVENTS=100000 it ends by itself and checks its results; RATE is in events per second.
+# The demo: a web shop with a node and Spark. With EVENTS=100000 it ends by itself and checks its results; RATE is in events per second;
+# with BROKERS=3 it runs on a cluster.
 run: $(VENV)/.run
-	@$(BIN)/headrace demo $(if $(EVENTS),--events $(EVENTS)) $(if $(RATE),--rate $(RATE))
+	@$(BIN)/headrace demo $(if $(EVENTS),--events $(EVENTS)) $(if $(RATE),--rate $(RATE)) $(if $(BROKERS),--brokers $(BROKERS))
 
 serve: $(VENV)/.serve
 	@$(BIN)/headrace serve -c log.dirs=.work/data --examples
@@ -87,4 +89,4 @@ soak: setup
 	@$(BIN)/python -m tools.soak
 
 clean:
-	rm -rf $(VENV) build .work .headrace src/headrace/records/*.so src/headrace/records/*.c
+	rm -rf $(VENV) build .work .headrace .headrace-cluster src/headrace/records/*.so src/headrace/records/*.c

@@ -6,11 +6,11 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from headrace.local_cluster.layout import REPLICAS_MAX, replication_settings
 from headrace.testing.processes import LOOPBACK
 from testkit.kafka_peer import KafkaPeer, new_cluster_id
 
 NODES = 3
-REPLICAS_MAX = 3
 HEAP = ("-Xms192M", "-Xmx384M")
 
 
@@ -28,20 +28,9 @@ class KafkaCluster:
             peer.settings = {
                 "node.id": str(node),
                 "controller.quorum.voters": ",".join(voters),
-                **self._replication(),
+                **replication_settings(nodes),
                 **(settings or {}),
             }
-
-    def _replication(self) -> dict[str, str]:
-        """Return replication settings that tolerate the loss of one node if there are several."""
-        replicas, in_sync = str(self.replicas), str(max(1, self.replicas - 1))
-        topics = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
-        return {
-            **{f"{topic}.replication.factor": replicas for topic in topics},
-            **{f"{topic}.min.isr": in_sync for topic in topics[1:]},
-            "default.replication.factor": replicas,
-            "min.insync.replicas": in_sync,
-        }
 
     def __enter__(self) -> KafkaCluster:
         return self.start()

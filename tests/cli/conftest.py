@@ -7,5 +7,5 @@ from headrace.testing.cluster import EmbeddedNode
 
 
 @pytest.fixture
-def headrace(headrace_cluster: EmbeddedNode) -> CommandLine:
-    return CommandLine(headrace_cluster.bootstrap)
+def headrace(headrace_session_node: EmbeddedNode) -> CommandLine:
+    return CommandLine(headrace_session_node.bootstrap)

@@ -153,11 +153,11 @@ def test_offsets_are_looked_up_by_time_and_records_are_deleted_before_an_offset(
     assert "OFFSET_OUT_OF_RANGE" in message
 
 
-def test_log_dirs_and_the_quorum_are_described(headrace: CommandLine, headrace_cluster: EmbeddedNode) -> None:
+def test_log_dirs_and_the_quorum_are_described(headrace: CommandLine, headrace_session_node: EmbeddedNode) -> None:
     headrace("produce", "cli-dirs", stdin="one\n")
     (broker,) = json.loads(headrace("log-dirs", "describe", "--topic-list", "cli-dirs", "--json"))["brokers"]
     (log_dir,) = broker["logDirs"]
-    assert log_dir["logDir"] == str(headrace_cluster.data_dir) and log_dir["error"] is None
+    assert log_dir["logDir"] == str(headrace_session_node.data_dir) and log_dir["error"] is None
     assert [one["partition"] for one in log_dir["partitions"]] == ["cli-dirs-0"] and log_dir["partitions"][0][
         "size"
     ] > 60

@@ -16,10 +16,10 @@ from tests.cli.command_line import CommandLine
 from tests.pipelines.fake_engine import FakeEngine, make_pipeline
 from typer.testing import CliRunner
 
+from headrace.base.processes import Process, this_process
 from headrace.cli.app import app
 from headrace.cli.pipeline_runs import COLUMNS, ERROR_CHARACTERS_MAX, _size, status_row
 from headrace.pipelines.runner import Driver, Run, Runs
-from headrace.pipelines.runner.processes import Process, this_process
 from headrace.pipelines.runner.status import QueryStatus
 
 SHOP = """\

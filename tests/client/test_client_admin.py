@@ -24,8 +24,8 @@ from headrace.testing.processes import free_port
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_admin_checks_pass_on_headrace(headrace_cluster: EmbeddedNode, check: Callable[..., Any]) -> None:
-    asyncio.run(asyncio.wait_for(check(headrace_cluster.bootstrap), 50))
+def test_admin_checks_pass_on_headrace(headrace_session_node: EmbeddedNode, check: Callable[..., Any]) -> None:
+    asyncio.run(asyncio.wait_for(check(headrace_session_node.bootstrap), 50))
 
 
 def test_acls_are_created_described_and_deleted(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.clients
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_producer_checks_pass_on_headrace(headrace_cluster: EmbeddedNode, check: Callable[..., Any]) -> None:
-    asyncio.run(check(headrace_cluster.bootstrap))
+def test_producer_checks_pass_on_headrace(headrace_session_node: EmbeddedNode, check: Callable[..., Any]) -> None:
+    asyncio.run(check(headrace_session_node.bootstrap))
 
 
 @pytest.mark.parametrize("check", KILL_CHECKS, ids=lambda check: check.__name__)
@@ -45,10 +45,10 @@ def test_committing_a_timed_out_transaction_raises() -> None:
         asyncio.run(work(node.bootstrap))
 
 
-def test_two_phase_commit_raises_unsupported_version_on_headrace(headrace_cluster: EmbeddedNode) -> None:
+def test_two_phase_commit_raises_unsupported_version_on_headrace(headrace_session_node: EmbeddedNode) -> None:
     async def work() -> None:
         options = {"transactional_id": unique("x"), "transaction_two_phase_commit_enable": True}
-        async with producing(headrace_cluster.bootstrap, **options) as producer:
+        async with producing(headrace_session_node.bootstrap, **options) as producer:
             with pytest.raises(KafkaError, match=r"two\.phase\.commit") as caught:
                 await producer.transaction.init()
             assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION

@@ -45,8 +45,8 @@ WAIT_S_MAX = 20.0
 
 
 @pytest.fixture
-def servers(headrace_cluster: EmbeddedNode) -> dict[str, str]:
-    return {"bootstrap.servers": headrace_cluster.bootstrap}
+def servers(headrace_session_node: EmbeddedNode) -> dict[str, str]:
+    return {"bootstrap.servers": headrace_session_node.bootstrap}
 
 
 @pytest.fixture

@@ -42,9 +42,11 @@ def new_exchange(node: EmbeddedNode) -> Exchange:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("writer", PYTHON_CLIENTS, ids=client_name)
-def test_every_client_reads_what_each_client_wrote(headrace_cluster: EmbeddedNode, writer: Client, codec: str) -> None:
+def test_every_client_reads_what_each_client_wrote(
+    headrace_session_node: EmbeddedNode, writer: Client, codec: str
+) -> None:
     require(writer, codec)
-    exchange = new_exchange(headrace_cluster)
+    exchange = new_exchange(headrace_session_node)
     exchange.write(writer, WriteOptions(codec))
     for reader in able(PYTHON_CLIENTS, codec):
         exchange.read(reader)
@@ -54,10 +56,10 @@ def test_every_client_reads_what_each_client_wrote(headrace_cluster: EmbeddedNod
 @pytest.mark.parametrize(("acks", "idempotent"), [("0", False), ("1", False), ("all", False), ("all", True)])
 @pytest.mark.parametrize("writer", PYTHON_CLIENTS, ids=client_name)
 def test_records_are_written_with_every_acks_setting(
-    headrace_cluster: EmbeddedNode, writer: Client, acks: str, idempotent: bool
+    headrace_session_node: EmbeddedNode, writer: Client, acks: str, idempotent: bool
 ) -> None:
     require(writer)
-    exchange = new_exchange(headrace_cluster)
+    exchange = new_exchange(headrace_session_node)
     exchange.write(writer, WriteOptions("gzip", acks, idempotent))
     exchange.write(writer, WriteOptions("none", acks, idempotent))
     exchange.read(writer)
@@ -65,9 +67,9 @@ def test_records_are_written_with_every_acks_setting(
 
 
 @pytest.mark.parametrize("reader", PYTHON_CLIENTS, ids=client_name)
-def test_reading_can_start_in_the_middle_of_a_batch(headrace_cluster: EmbeddedNode, reader: Client) -> None:
+def test_reading_can_start_in_the_middle_of_a_batch(headrace_session_node: EmbeddedNode, reader: Client) -> None:
     require(reader)
-    exchange = new_exchange(headrace_cluster)
+    exchange = new_exchange(headrace_session_node)
     writer = PYTHON_CLIENTS[0]
     require(writer)
     exchange.write(writer, WriteOptions("gzip"))
@@ -78,9 +80,9 @@ def test_reading_can_start_in_the_middle_of_a_batch(headrace_cluster: EmbeddedNo
 
 
 @pytest.mark.parametrize("client", PYTHON_CLIENTS, ids=client_name)
-def test_clients_look_up_offsets_by_timestamp(headrace_cluster: EmbeddedNode, client: Client) -> None:
+def test_clients_look_up_offsets_by_timestamp(headrace_session_node: EmbeddedNode, client: Client) -> None:
     require(client)
-    exchange = new_exchange(headrace_cluster)
+    exchange = new_exchange(headrace_session_node)
     writer = PYTHON_CLIENTS[0]
     require(writer)
     samples = [Sample(b"key", b"value", (), FIRST_MS + STEP_MS * number) for number in range(10)]
@@ -100,9 +102,9 @@ def test_clients_look_up_offsets_by_timestamp(headrace_cluster: EmbeddedNode, cl
 
 @pytest.mark.java
 @pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
-def test_the_java_client_exchanges_records_with_every_client(headrace_cluster: EmbeddedNode, codec: str) -> None:
+def test_the_java_client_exchanges_records_with_every_client(headrace_session_node: EmbeddedNode, codec: str) -> None:
     require_kafka()
-    exchange = new_exchange(headrace_cluster)
+    exchange = new_exchange(headrace_session_node)
     for writer in able(CLIENTS, codec):
         exchange.write(writer, WriteOptions(codec))
     for reader in able(CLIENTS, codec):
@@ -111,8 +113,8 @@ def test_the_java_client_exchanges_records_with_every_client(headrace_cluster: E
 
 
 @pytest.mark.java
-def test_the_java_client_looks_up_offsets_by_timestamp(headrace_cluster: EmbeddedNode) -> None:
+def test_the_java_client_looks_up_offsets_by_timestamp(headrace_session_node: EmbeddedNode) -> None:
     require_kafka()
-    exchange = new_exchange(headrace_cluster)
+    exchange = new_exchange(headrace_session_node)
     exchange.write(PYTHON_CLIENTS[0], WriteOptions("gzip"))
     assert JAVA.offset_for_time(exchange.bootstrap, exchange.topic, FIRST_MS + 2 * STEP_MS) == 2

@@ -11,7 +11,16 @@ import pytest
 from headrace.base.errors import ConfigError
 from headrace.base.ids import TopicPartition
 from headrace.client import Producer
-from headrace.demo.folders import PIPELINES, Folders, NotOurs, WrongFolders, check_cluster, check_node
+from headrace.demo.folders import (
+    PIPELINES,
+    Folders,
+    NotOurs,
+    WrongFolders,
+    check_cluster,
+    check_node,
+    stored_cluster_id,
+)
+from headrace.demo.nodes import format_cluster
 from headrace.demo.shop.requests import Shop
 from headrace.demo.shop.topics import SESSIONS
 from headrace.pipelines.definitions import load
@@ -31,6 +40,17 @@ def test_pipeline_files_are_created_and_valid(folders: Folders) -> None:
     assert shop.checkpoint == str(folders.checkpoints / "shop")
     assert {sink.target for sink in tables.sinks.values()} == {str(folders.tables / name) for name in tables.sinks}
     assert set(shop.sinks) == set(tables.sinks)
+
+
+def test_the_nodes_of_a_cluster_keep_the_id_that_the_first_run_gave_them(folders: Folders) -> None:
+    format_cluster(folders)
+    assert not folders.data.exists(), "a single node formats its own directory"
+    several = folders._replace(brokers=3)
+    format_cluster(several)
+    ids = [stored_cluster_id(several.data_of(number)) for number in (1, 2, 3)]
+    assert ids[0] is not None and len(set(ids)) == 1
+    format_cluster(several)
+    assert [stored_cluster_id(several.data_of(number)) for number in (1, 2, 3)] == ids
 
 
 def test_a_second_run_is_refused_with_the_process_id_of_the_first(folders: Folders) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from headrace.demo.memory import SessionMemory, session_bytes
 from headrace.demo.processes import AGAIN_S, EARLY_DEATHS_MAX, EARLY_S, Child, Lives, Register
-from headrace.demo.supervisor import GENERATOR, NODE, PIPELINES, GivenUp, Supervisor
+from headrace.demo.supervisor import GENERATOR, NODE, PIPELINES, GivenUp, Supervisor, node_name, subject
 
 # Not signal.pause(): it would miss a signal that arrives just before it.
 WAITS = """
@@ -128,6 +128,21 @@ def test_processes_are_stopped_in_dependency_order(supervisor: TimedSupervisor) 
     supervisor.end_all(look)
     assert {supervisor[name].code for name in (NODE, GENERATOR, PIPELINES)} == {0}
     assert sorted(seen, reverse=True) == seen, "nobody ends before those who need him"
+
+
+def test_several_nodes_are_named_by_number_and_stopped_together_at_the_end(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
+    names = [node_name(number, 2) for number in (1, 2)]
+    assert names == ["node 1", "node 2"] and node_name(1, 1) == NODE
+    supervisor = Supervisor([make(name) for name in (*names, GENERATOR, PIPELINES)], Register(tmp_path / "processes"))
+    assert supervisor.nodes == names
+    for name in (*names, GENERATOR, PIPELINES):
+        supervisor.start(name)
+        until(lambda name=name: supervisor[name].last_words() == ["here"])
+    supervisor.end_all(lambda: None)
+    assert {supervisor[name].code for name in names} == {0} and supervisor.notices == []
+    assert [subject(name) for name in (names[1], NODE)] == ["node 2", "the node"]
 
 
 def test_closing_a_child_kills_its_process_group(make: Callable[..., Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -17,11 +18,13 @@ from headrace.base.errors import ConfigError
 from headrace.cli.commands.demo import app
 from headrace.demo import main as job
 from headrace.demo.display.screens import Lines
+from headrace.demo.display.state import state_of
 from headrace.demo.folders import Folders
+from headrace.demo.nodes import free_port_from
 from headrace.demo.processes import Child
 from headrace.demo.shop.layout import Layout
 from headrace.demo.supervisor import GENERATOR, NODE, PIPELINES
-from headrace.testing.processes import free_port
+from headrace.testing.processes import LOOPBACK, free_port
 
 FAKE_PIPELINES = Path(__file__).with_name("fake_pipelines.py")
 
@@ -39,9 +42,14 @@ def run_to_end(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 
     def run_to_end(
-        events: int | None = None, rate: float = 0.0, fault: str = "", on_turn: Callable[..., Any] = lambda run: None
+        events: int | None = None,
+        rate: float = 0.0,
+        fault: str = "",
+        on_turn: Callable[..., Any] = lambda run: None,
+        brokers: int = 1,
     ) -> tuple[int, str]:
         out = io.StringIO()
+        of_run = folders._replace(brokers=brokers)
 
         class Run(job.Run):
             def _children(self) -> list[Child]:
@@ -54,7 +62,7 @@ def run_to_end(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
                 on_turn(self)
 
         with folders.locked():
-            code = Run(job.Options(folders, events, rate, free_port(), True), Lines(out)).run_to_end()
+            code = Run(job.Options(of_run, events, rate, free_port(), True), Lines(out)).run_to_end()
         return code, out.getvalue()
 
     yield run_to_end
@@ -113,6 +121,29 @@ def test_processes_killed_during_a_run_are_restarted(run_to_end: Callable[..., A
     assert printed.count("was killed, and is started again") == 3 and "events in = events out" in printed
 
 
+def test_a_run_on_three_brokers_shows_them_and_survives_the_kill_of_one(
+    run_to_end: Callable[..., Any], folders: Folders
+) -> None:
+    shown: set[str] = set()
+    killed: list[int] = []
+
+    def kill(run: Any) -> None:
+        state = state_of("", 0.0, run._director, run._supervisor, run._nodes, folders)
+        shown.update(part.detail for part in state.parts if part.name == "node 1")
+        child = run._supervisor["node 2"]
+        if not killed and run._supervisor[PIPELINES].is_running:
+            killed.append(child.pid)
+            os.kill(child.pid, signal.SIGKILL)
+
+    code, printed = run_to_end(events=4_000, rate=4_000.0, on_turn=kill, brokers=3)
+    assert code == 0, printed
+    assert "3 brokers serve on localhost:" in printed and "events in = events out" in printed
+    assert f"node 2 (process {killed[0]}) was killed, and is started again" in printed
+    assert any(re.fullmatch(r"localhost:\d+ · leads \d+ of 12 partitions, 12 in sync", one) for one in shown), shown
+    for number in (1, 2, 3):
+        assert "stopped cleanly" in folders.log(f"node {number}").read_text()
+
+
 def test_a_node_that_cannot_start_is_reported_with_its_last_output(
     run_to_end: Callable[..., Any], folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,9 +160,9 @@ def test_ports_in_use_are_skipped() -> None:
 
     with socket.socket() as other:
         port = free_port()
-        other.bind((job.LOOPBACK, port))
+        other.bind((LOOPBACK, port))
         other.listen()
-        assert job._free_port(port) > port
+        assert free_port_from(port) > port
 
 
 @pytest.mark.parametrize("arguments", [["--events", "0"], ["--rate", "-1"], ["--events", "many"]])
@@ -155,6 +186,22 @@ def test_a_bounded_run_has_no_rate_limit_unless_one_is_given(
     monkeypatch.setattr("headrace.cli.commands.demo.run", run)
     assert CliRunner().invoke(app, arguments).exit_code == 0
     assert given[0].rate == rate
+
+
+def test_a_run_on_a_cluster_has_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[job.Options] = []
+
+    def run(options: job.Options) -> int:
+        given.append(options)
+        return 0
+
+    monkeypatch.setattr("headrace.cli.commands.demo.run", run)
+    for arguments in ([], ["--brokers", "3"]):
+        assert CliRunner().invoke(app, ["--folder", "work", *arguments]).exit_code == 0
+    one, several = (options.folders for options in given)
+    assert (one.work.name, one.brokers, one.data_of(1)) == ("work", 1, one.work / "data")
+    assert (several.work, several.brokers) == (one.work / "brokers-3", 3)
+    assert several.data_of(2) == several.work / "data" / "node-2"
 
 
 def test_the_demo_without_spark_explains_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 from rich.console import Console, ConsoleDimensions
 
 from headrace.demo.display.screens import Lines, Terminal
-from headrace.demo.display.state import Ports, hints_of, serves
+from headrace.demo.display.state import hints_of, serves
 from headrace.demo.display.view import FIRST_BATCH, Flow, Part, State, Work, clock, draw, duration, line
 from headrace.demo.folders import Folders
 from headrace.demo.processes import Child, Register
 from headrace.demo.supervisor import NODE, PIPELINES, Supervisor
+from headrace.local_cluster.layout import NodePlan
 
 ERASED = "\x1b[2J"
 MINUTE = 1_767_258_000_000
@@ -143,15 +144,20 @@ def test_the_metrics_address_is_not_truncated_on_80_columns(tmp_path: Path) -> N
     log = tmp_path / "log"
     supervisor = Supervisor([Child(name, [], log, {}) for name in (NODE, PIPELINES)], Register(tmp_path / "processes"))
     folders = Folders(tmp_path / "a-rather-long-name-of-a-folder", tmp_path / "runtime")
-    shown = "\n".join(rendered(State(0.0, "x", hints=hints_of(supervisor, Ports(19692, 19404), folders))))
+    shown = "\n".join(
+        rendered(State(0.0, "x", hints=hints_of(supervisor, [NodePlan(id=1, port=19692, http_port=19404)], folders)))
+    )
     assert "http://localhost:19404/metrics" in shown and "-b localhost:19692" in shown
 
 
 def test_the_startup_line_shows_addresses_and_ports_in_use() -> None:
-    assert serves(Ports(9092, 9404), Ports(9092, 9404)) == (
-        "the node serves on localhost:9092, metrics on http://localhost:9404/metrics"
+    node = NodePlan(id=1, port=9092, http_port=9404)
+    assert serves([node], 9092, 9404) == "the node serves on localhost:9092, metrics on http://localhost:9404/metrics"
+    assert serves([NodePlan(id=1, port=9095, http_port=9404)], 9092, 9404).endswith("(port 9092: in use)")
+    assert serves([node, NodePlan(id=2, port=9094, http_port=9405)], 9092, 9404) == (
+        "2 brokers serve on localhost:9092, localhost:9094,"
+        " metrics on http://localhost:9404/metrics, http://localhost:9405/metrics"
     )
-    assert serves(Ports(9095, 9404), Ports(9092, 9404)).endswith("(port 9092: in use)")
 
 
 def test_durations_and_clock_times_are_formatted() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from headrace.base.processes import Process
 from headrace.pipelines.definitions.definition import (
     BadRecords,
     Pipeline,
@@ -21,7 +22,6 @@ from headrace.pipelines.definitions.definition import (
     TriggerKind,
 )
 from headrace.pipelines.runner.failures import Cause
-from headrace.pipelines.runner.processes import Process
 
 LOCATION = Place(Path("shop.yaml"), 1)
 

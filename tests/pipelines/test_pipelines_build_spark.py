@@ -223,12 +223,12 @@ def test_bad_records_metadata_and_topic_expressions_follow_the_definition(
 
 
 @pytest.fixture
-def topics(headrace_cluster: EmbeddedNode, request: pytest.FixtureRequest) -> tuple[list[str], str]:
+def topics(headrace_session_node: EmbeddedNode, request: pytest.FixtureRequest) -> tuple[list[str], str]:
     """Return the names of two topics for this test alone, and the address of their brokers."""
     names = [f"{re.sub(r'[^a-z0-9]', '-', request.node.name)}-{which}" for which in ("in", "out")]
-    with Admin({"bootstrap.servers": headrace_cluster.bootstrap}) as admin:
+    with Admin({"bootstrap.servers": headrace_session_node.bootstrap}) as admin:
         admin.create_topics([NewTopic(name, 1, 1) for name in names])
-    return names, headrace_cluster.bootstrap
+    return names, headrace_session_node.bootstrap
 
 
 def start_in_new_thread(built: Built) -> StreamingQuery | None:

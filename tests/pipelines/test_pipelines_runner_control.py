@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from headrace.base.errors import ConfigError
+from headrace.base.processes import this_process
 from headrace.pipelines.runner.bars import Lines, how_far, line_of, watching
 from headrace.pipelines.runner.control import Control, NoResponse, ask_status, ask_to_stop
-from headrace.pipelines.runner.processes import this_process
 from headrace.pipelines.runner.runs import Run
 from headrace.pipelines.runner.status import QueryStatus, from_json, to_json
 

@@ -14,6 +14,7 @@ import pytest
 from tests.pipelines.fake_engine import FakeEngine, FakeHandle, make_pipeline
 
 from headrace.base.errors import ConfigError
+from headrace.base.processes import Process
 from headrace.client import Admin, NewTopic, Producer
 from headrace.pipelines.definitions.definition import BadRecords, Pipeline
 from headrace.pipelines.failures import SourceError
@@ -21,7 +22,6 @@ from headrace.pipelines.runner import AlreadyRunning, Driver, SparkLost, dead_le
 from headrace.pipelines.runner import driver as driver_module
 from headrace.pipelines.runner.control import ask_status, ask_to_stop
 from headrace.pipelines.runner.engine import settings_of
-from headrace.pipelines.runner.processes import Process
 from headrace.pipelines.runner.runs import Runs
 from headrace.pipelines.runner.status import metrics_of
 from headrace.testing.cluster import EmbeddedNode

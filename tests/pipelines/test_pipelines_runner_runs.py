@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from headrace.base.errors import ConfigError
-from headrace.pipelines.runner.processes import Process, is_alive, process_of, this_process
+from headrace.base.processes import Process, is_alive, process_of, this_process
 from headrace.pipelines.runner.runs import SPARK_ENDS_S_MAX, AlreadyRunning, Run, Runs, local_folder, locked
 
 DEAD = Process(2**22 + 7, "long ago")
@@ -152,7 +152,7 @@ def test_a_checkpoint_has_one_driver_at_a_time(tmp_path: Path) -> None:
 
 def test_a_checkpoint_lock_is_released_when_its_process_is_killed(tmp_path: Path) -> None:
     code = (
-        "from headrace.pipelines.runner.runs import locked; from headrace.pipelines.runner.processes import this_process\n"
+        "from headrace.pipelines.runner.runs import locked; from headrace.base.processes import this_process\n"
         f"with locked('shop', {str(tmp_path)!r}, this_process()): print('locked', flush=True); input()"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -31,8 +31,8 @@ DDL = "id bigint, name string"
 
 
 @pytest.fixture
-def topics(headrace_cluster: EmbeddedNode) -> TopicWriter:
-    return TopicWriter(headrace_cluster.bootstrap)
+def topics(headrace_session_node: EmbeddedNode) -> TopicWriter:
+    return TopicWriter(headrace_session_node.bootstrap)
 
 
 @pytest.fixture
@@ -41,12 +41,12 @@ def topic(topics: TopicWriter, request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def read(headrace_cluster: EmbeddedNode) -> Callable[..., Any]:
+def read(headrace_session_node: EmbeddedNode) -> Callable[..., Any]:
     def rows(
         topic: str, end: int, schema: StructType | None = None, partition: int = 0, **options: Any
     ) -> list[dict[str, Any]]:
         named = {name.replace("__", "."): value for name, value in options.items()}
-        named = {"kafka.bootstrap.servers": headrace_cluster.bootstrap, "subscribe": topic, **named}
+        named = {"kafka.bootstrap.servers": headrace_session_node.bootstrap, "subscribe": topic, **named}
         reader = pickle.loads(pickle.dumps(row_reader(named, schema or source_schema(named), Mode.BATCH)))
         batches = list(reader.read(ReadPartition(TaskRange(topic, partition, 0, end))))
         return [row for batch in batches for row in batch.to_pylist()]

@@ -41,9 +41,9 @@ def encoded(**value: Any) -> bytes:
 
 
 @pytest.fixture
-def orders(headrace_cluster: EmbeddedNode, request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+def orders(headrace_session_node: EmbeddedNode, request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
     """Yield options to read a topic whose two partitions have three orders, a bad record and a tombstone each."""
-    topics = TopicWriter(headrace_cluster.bootstrap)
+    topics = TopicWriter(headrace_session_node.bootstrap)
     topic = topics.create(request.node.name, 2)
     topics.create(f"{topic}-bad")
     with RegistryStub().serving() as stub:
@@ -56,7 +56,7 @@ def orders(headrace_cluster: EmbeddedNode, request: pytest.FixtureRequest) -> It
             bad_and_none = [(b"k", b"junk junk"), (b"k", None)]
             topics.put(topic, partition, [(b"k", framed(1, one)) for one in values] + bad_and_none)
         yield {
-            "kafka.bootstrap.servers": headrace_cluster.bootstrap,
+            "kafka.bootstrap.servers": headrace_session_node.bootstrap,
             "subscribe": topic,
             "startingOffsets": "earliest",
             "key.format": "string",
@@ -82,7 +82,7 @@ def test_a_batch_read_decodes_a_struct_and_reports_bad_records(spark: SparkSessi
 
 
 def test_a_stream_decodes_flat_columns_and_sends_dead_letters(
-    spark: SparkSession, orders: dict[str, str], headrace_cluster: EmbeddedNode, tmp_path: Path
+    spark: SparkSession, orders: dict[str, str], headrace_session_node: EmbeddedNode, tmp_path: Path
 ) -> None:
     bad = f"{orders['subscribe']}-bad"
     flat = {**orders, "value.columns": "flat", "onBadRecord": "deadletter", "deadletter.topic": bad}
@@ -100,6 +100,6 @@ def test_a_stream_decodes_flat_columns_and_sends_dead_letters(
     rows = spark.read.parquet(str(tmp_path / "rows")).collect()
     assert sorted(row.id for row in rows if row.id is not None) == [0, 1, 2, 10, 11, 12]
     assert sorted((row.partition, row.offset) for row in rows if row.id is None) == [(0, 4), (1, 4)], "tombstones"
-    letters = {"kafka.bootstrap.servers": headrace_cluster.bootstrap, "subscribe": bad, "value.format": "string"}
+    letters = {"kafka.bootstrap.servers": headrace_session_node.bootstrap, "subscribe": bad, "value.format": "string"}
     found = spark.read.format("headrace").options(**letters).load().collect()
     assert [row.value for row in found] == ["junk junk"] * 2

@@ -26,8 +26,8 @@ END_S_MAX = 90
 
 
 @pytest.fixture
-def topics(headrace_cluster: EmbeddedNode) -> TopicWriter:
-    return TopicWriter(headrace_cluster.bootstrap)
+def topics(headrace_session_node: EmbeddedNode) -> TopicWriter:
+    return TopicWriter(headrace_session_node.bootstrap)
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ def topic(topics: TopicWriter, request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def servers(headrace_cluster: EmbeddedNode) -> dict[str, str]:
-    return {"kafka.bootstrap.servers": headrace_cluster.bootstrap}
+def servers(headrace_session_node: EmbeddedNode) -> dict[str, str]:
+    return {"kafka.bootstrap.servers": headrace_session_node.bootstrap}
 
 
 def values(servers: Mapping[str, str], topic: str) -> Counter[Any]:

@@ -23,8 +23,8 @@ SEEN_S_MAX = 60.0
 
 
 @pytest.fixture
-def topics(headrace_cluster: EmbeddedNode) -> TopicWriter:
-    return TopicWriter(headrace_cluster.bootstrap)
+def topics(headrace_session_node: EmbeddedNode) -> TopicWriter:
+    return TopicWriter(headrace_session_node.bootstrap)
 
 
 @pytest.fixture
@@ -33,11 +33,11 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def read(spark: SparkSession, headrace_cluster: EmbeddedNode) -> Callable[..., Any]:
+def read(spark: SparkSession, headrace_session_node: EmbeddedNode) -> Callable[..., Any]:
     def load(reader: Any = None, schema: str | None = None, **options: Any) -> DataFrame:
         reader = (reader or spark.read).format("headrace")
         reader = reader.schema(schema) if schema else reader
-        options = {"kafka.bootstrap.servers": headrace_cluster.bootstrap, **options}
+        options = {"kafka.bootstrap.servers": headrace_session_node.bootstrap, **options}
         return reader.options(**options).load()
 
     return load

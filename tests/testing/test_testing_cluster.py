@@ -11,10 +11,14 @@ from pathlib import Path
 import pytest
 
 from headrace.base.errors import ConfigError
+from headrace.client import Admin, Producer
 from headrace.client.wire.cluster import Cluster
 from headrace.testing.cluster import EmbeddedNode
+from headrace.testing.embedded_cluster import EmbeddedCluster
 
 pytest_plugins = ["pytester"]
+WAIT_S_MAX = 60.0
+ROOT = Path(__file__).parents[2]
 
 
 def topic_names(node: EmbeddedNode, *, create: str | None = None) -> set[str]:
@@ -32,9 +36,9 @@ def test_the_node_fixture_provides_a_running_node(headrace_node: EmbeddedNode) -
 
 
 def test_the_node_fixture_starts_a_separate_empty_node(
-    headrace_node: EmbeddedNode, headrace_cluster: EmbeddedNode
+    headrace_node: EmbeddedNode, headrace_session_node: EmbeddedNode
 ) -> None:
-    assert headrace_node.bootstrap != headrace_cluster.bootstrap
+    assert headrace_node.bootstrap != headrace_session_node.bootstrap
     assert topic_names(headrace_node) == set()
 
 
@@ -86,7 +90,67 @@ def test_the_plugin_works_in_another_project(pytester: pytest.Pytester) -> None:
         def test_program(headrace_node):
             host, port = headrace_node.bootstrap.split(":")
             socket.create_connection((host, int(port)), 5).close()
+
+        def test_a_kill(headrace_cluster):
+            headrace_cluster.node(2).kill()
+            headrace_cluster.node(3).pause()
+
+        def test_after_the_kill(headrace_cluster):
+            for address in headrace_cluster.bootstrap.split(","):
+                host, port = address.split(":")
+                socket.create_connection((host, int(port)), 5).close()
+            assert all(node.is_running for node in headrace_cluster.nodes)
         """
     )
-    outcome = pytester.runpytest_subprocess("-p", "no:randomly", timeout=60)
-    outcome.assert_outcomes(passed=1)
+    outcome = pytester.runpytest_subprocess("-p", "no:randomly", timeout=100)
+    outcome.assert_outcomes(passed=3)
+
+
+def test_the_example_of_tests_with_failing_nodes_passes(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile((ROOT / "examples" / "test_failures.py").read_text())
+    outcome = pytester.runpytest_subprocess("-p", "no:randomly", timeout=100)
+    outcome.assert_outcomes(passed=2)
+
+
+# --- a cluster of nodes
+
+
+def replicas_of(cluster: EmbeddedCluster, topic: str) -> tuple[list[int], list[int]]:
+    """Return the replicas and the in-sync replicas of partition 0."""
+    running = ",".join(node.bootstrap for node in cluster.nodes if node.is_running)
+    with Admin({"bootstrap.servers": running}) as admin:
+        found = admin.describe_topics([topic], timeout_s=WAIT_S_MAX)[topic]
+    return sorted(found.partitions[0].replicas), sorted(found.partitions[0].isr)
+
+
+def write(cluster: EmbeddedCluster, topic: str) -> int:
+    with Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"}) as producer:
+        return producer.send(topic, b"value", partition=0).result(WAIT_S_MAX).offset
+
+
+def test_the_cluster_fixture_provides_three_nodes_that_replicate(headrace_cluster: EmbeddedCluster) -> None:
+    assert len(headrace_cluster.bootstrap.split(",")) == 3
+    assert write(headrace_cluster, "replicated") == 0
+    assert replicas_of(headrace_cluster, "replicated")[0] == [1, 2, 3]
+
+
+def test_a_paused_node_does_nothing_until_it_is_resumed(headrace_node: EmbeddedNode) -> None:
+    order: list[str] = []
+    done = threading.Event()
+    headrace_node.pause()
+    for call in (lambda: order.append("node"), done.set):
+        headrace_node.node._ports.loop.call_soon_threadsafe(call)
+    order.append("test")
+    headrace_node.resume()
+    assert done.wait(WAIT_S_MAX) and order == ["test", "node"]
+    headrace_node.resume()  # does nothing
+    headrace_node.pause()
+    headrace_node.kill()  # ends the pause
+    assert not headrace_node.is_running
+
+
+def test_a_cluster_that_cannot_start_leaves_nothing_behind() -> None:
+    cluster = EmbeddedCluster(settings={"process.roles": "broker"})
+    with pytest.raises(ConfigError, match="listeners: CONTROLLER"):
+        cluster.start()
+    assert not any(node.is_running for node in cluster.nodes) and not cluster.node(1).data_dir.exists()

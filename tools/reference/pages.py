@@ -120,16 +120,26 @@ TESTING = Page(
                 "headrace.testing.plugin": (
                     "headrace_settings",
                     "headrace_node",
+                    "headrace_session_node",
                     "headrace_cluster",
                     "headrace_spark",
                 )
             },
             "Pytest finds them by itself where Headrace is installed: name one as a parameter of a test.",
         ),
-        Section("Nodes in the process of the test", {"headrace.testing.cluster": ("EmbeddedNode",)}),
+        Section(
+            "Nodes in the process of the test",
+            {
+                "headrace.testing.cluster": ("EmbeddedNode",),
+                "headrace.testing.embedded_cluster": ("EmbeddedCluster",),
+            },
+        ),
         Section(
             "Nodes in processes of their own",
-            {"headrace.testing.processes": ("NodeProcess", "ProcessFailed", "free_port")},
+            {
+                "headrace.testing.processes": ("NodeProcess", "ProcessFailed", "free_port"),
+                "headrace.testing.process_cluster": ("ClusterProcesses",),
+            },
         ),
         Section(
             "Tests of pipelines",

@@ -21,6 +21,10 @@ COMMANDS = {
         "headrace.cli.commands.format",
         "Format the data directories of a node (`serve` formats empty ones on its first start).",
     ),
+    "cluster": (
+        "headrace.cli.commands.cluster",
+        "Run a cluster on this machine: start, status, kill, pause, resume, stop, delete.",
+    ),
     "settings": (
         "headrace.cli.commands.settings",
         "Show the options of a node: meaning, default, allowed values and current value.",

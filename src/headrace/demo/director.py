@@ -6,12 +6,13 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from headrace.base.errors import CorruptData, HeadraceError
 from headrace.base.ids import TopicPartition
+from headrace.client.admin.topics import PartitionInfo
 from headrace.demo.folders import Folders, WrongFolders, check_cluster, check_node
 from headrace.demo.results.checkpoints import position
 from headrace.demo.results.comparison import find
@@ -41,6 +42,7 @@ class Seen:
     statuses: Mapping[str, QueryStatus] = field(default_factory=dict)  # statuses by title; empty while no driver runs
     minutes: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     rows: Mapping[str, int] = field(default_factory=dict)  # rows of the results, by topic
+    replicas: Sequence[PartitionInfo] = ()  # the partitions of the shop, in a cluster
 
 
 class Director:
@@ -99,12 +101,13 @@ class Director:
                 return
             facts = self._facts(shop, layout)
             newest.read()
+            replicas = shop.replicas() if self._folders.brokers > 1 else ()
             if self._events is None:
-                self.seen = self._seen(facts, newest)
+                self.seen = self._seen(facts, newest, replicas)
             else:
                 at = stage(self._events, facts)
                 target = goal(self._events, facts)
-                self.seen = self._seen(facts, newest, at, target)
+                self.seen = self._seen(facts, newest, replicas, at, target)
                 if at is Stage.CLOSING:
                     layout = shop.close_day(target)
                     continue
@@ -121,12 +124,20 @@ class Director:
         written = shop.ends(results)
         return Facts(layout, ends, positions, frozenset(one for one in results if written[one] != ends[one]))
 
-    def _seen(self, facts: Facts, newest: Newest, at: Stage | None = None, target: int | None = None) -> Seen:
+    def _seen(
+        self,
+        facts: Facts,
+        newest: Newest,
+        replicas: Sequence[PartitionInfo],
+        at: Stage | None = None,
+        target: int | None = None,
+    ) -> Seen:
         now = time.monotonic()
         self._history.append((now, dict(facts.ends)))
         while now - self._history[0][0] > RATES_S:
             self._history.popleft()
-        return Seen(facts, at, target, _rates(self._history), self._statuses(), newest.minutes(), dict(newest.rows))
+        rates = _rates(self._history)
+        return Seen(facts, at, target, rates, self._statuses(), newest.minutes(), dict(newest.rows), replicas)
 
     def _statuses(self) -> dict[str, QueryStatus]:
         runs = Runs(self._folders.runtime)

@@ -18,6 +18,7 @@ from headrace.demo.shop.requests import Shop, partitions_of
 from headrace.demo.shop.topics import RESULTS
 
 PIPELINES = ("shop.yaml", "tables.yaml")  # started in this order
+_CLUSTER_ID = "cluster.id="
 
 
 class WrongFolders(ConfigError):
@@ -31,10 +32,15 @@ class NotOurs(HeadraceError):
 class Folders(NamedTuple):
     work: Path
     runtime: Path  # runtime directory of the pipelines' driver
+    brokers: int = 1  # number of nodes; several have separate directories in `data`
 
     @property
     def data(self) -> Path:
         return self.work / "data"
+
+    def data_of(self, node_id: int) -> Path:
+        """Return the data directory of a node."""
+        return self.data if self.brokers == 1 else self.data / f"node-{node_id}"
 
     @property
     def shop(self) -> Path:
@@ -53,7 +59,7 @@ class Folders(NamedTuple):
         return self.shop / "tables"
 
     def log(self, name: str) -> Path:
-        return self.shop / "logs" / f"{name}.log"
+        return self.shop / "logs" / f"{name.replace(' ', '-')}.log"
 
     def make(self) -> None:
         """Create the directories and copy the pipelines, whose paths are relative to their files."""
@@ -76,13 +82,18 @@ class Folders(NamedTuple):
             yield
 
 
+def stored_cluster_id(data: Path) -> str | None:
+    """Return the id in the meta.properties of a data directory, or None if it is not formatted."""
+    try:
+        lines = (data / "meta.properties").read_text().splitlines()
+    except OSError:
+        return None
+    return next((line.removeprefix(_CLUSTER_ID) for line in lines if line.startswith(_CLUSTER_ID)), None)
+
+
 def check_node(folders: Folders, shop: Shop) -> None:
     """Raise NotOurs unless the broker that responds has this data: another one may have taken the port first."""
-    try:
-        noted = (folders.data / "meta.properties").read_text().splitlines()
-    except OSError:
-        noted = []
-    if f"cluster.id={shop.cluster_id()}" not in noted:
+    if shop.cluster_id() != stored_cluster_id(folders.data_of(1)):
         raise NotOurs("another broker responds on this port; is the port in use?")
 
 

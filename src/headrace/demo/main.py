@@ -7,26 +7,24 @@ itself and reports whether the results are correct.
 from __future__ import annotations
 
 import signal
-import socket
 import sys
 import time
 from types import FrameType
 from typing import NamedTuple
 
-from headrace.base.errors import ConfigError, HeadraceError
+from headrace.base.errors import HeadraceError
 from headrace.demo.director import Director
 from headrace.demo.display.screens import Screen, screen
-from headrace.demo.display.state import Ports, doing, serves, state_of
+from headrace.demo.display.state import doing, serves, state_of
 from headrace.demo.folders import Folders
+from headrace.demo.nodes import HTTP_PORT, demo_settings, format_cluster, plan_demo_nodes
 from headrace.demo.processes import Child, Register
 from headrace.demo.results.summary import lines, number
 from headrace.demo.stages import Stage
-from headrace.demo.supervisor import GENERATOR, NODE, PIPELINES, GivenUp, Supervisor
+from headrace.demo.supervisor import GENERATOR, PIPELINES, GivenUp, Supervisor, node_name
+from headrace.local_cluster.layout import bootstrap_servers
 from headrace.pipelines.runner.supervision import State as QueryState
 
-LOOPBACK = "127.0.0.1"
-HTTP_PORT = 9404
-PORTS_TRIED = 50
 RATE = 1000.0  # events per second of an unbounded run; a bounded run is not limited
 TURN_S = 0.25
 STILL_S_MAX = 600.0  # a run that makes no progress for so long has failed
@@ -50,36 +48,31 @@ class Run:
         self._options = options
         self._screen = shown
         self._began = time.monotonic()
-        self._ports = Ports(_free_port(options.port), _free_port(HTTP_PORT))
-        self._bootstrap = f"{LOOPBACK}:{self._ports.broker}"
+        self._nodes = plan_demo_nodes(options.folders.brokers, options.port)
+        self._bootstrap = bootstrap_servers(self._nodes)
         self._director = Director(self._bootstrap, options.folders, options.events)
         self._register = Register(options.folders.shop / "processes.json")
         self._supervisor = Supervisor(self._children(), self._register)
-        self._doing = "the node starts"
+        self._doing = "the node starts" if len(self._nodes) == 1 else "the brokers start"
         self._signals = 0
         self._is_ending = False
         self._moved: tuple[object, float] = (None, self._began)
 
     def _children(self) -> list[Child]:
         options, folders = self._options, self._options.folders
-        address = f"PLAINTEXT://{LOOPBACK}:{self._ports.broker}"
-        settings = {
-            "log.dirs": str(folders.data),
-            "listeners": address,
-            "advertised.listeners": address,
-            "headrace.http.listener": f"localhost:{self._ports.http}",
-        }
         tied = [sys.executable, "-m", "headrace.cli.attached"]
-        node = [*tied, "serve", *(part for name, value in settings.items() for part in ("-c", f"{name}={value}"))]
+        commands: dict[str, list[str]] = {}
+        for plan in self._nodes:
+            settings = demo_settings(plan, self._nodes, folders)
+            flags = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+            commands[node_name(plan.id, len(self._nodes))] = [*tied, "serve", *flags]
         generator = [sys.executable, "-m", "headrace.demo.shop.generator", self._bootstrap, "--rate", str(options.rate)]
         if options.events is not None:
             generator += ["--events", str(options.events)]
         pipelines = [*tied, "pipelines", "run", str(folders.pipelines), "--bootstrap-server", self._bootstrap]
         pipelines += ["--runtime", str(folders.runtime)]
-        return [
-            Child(name, command, folders.log(name), {})
-            for name, command in ((NODE, node), (GENERATOR, generator), (PIPELINES, pipelines))
-        ]
+        commands |= {GENERATOR: generator, PIPELINES: pipelines}
+        return [Child(name, command, folders.log(name), {}) for name, command in commands.items()]
 
     def run_to_end(self) -> int:
         """Run the demo until it ends, fails or is stopped, and return the exit code."""
@@ -87,7 +80,9 @@ class Run:
             signal.signal(one, self._signalled)
         try:
             self._register.clear(self._screen.write)
-            self._supervisor.start(NODE)
+            format_cluster(self._options.folders)
+            for name in self._supervisor.nodes:
+                self._supervisor.start(name)
             self._director.start()
             self._until_prepared()
             if self._options.events is None:
@@ -115,7 +110,7 @@ class Run:
     def _until_prepared(self) -> None:
         while self._director.seen is None:
             self._turn()
-        self._screen.write(serves(self._ports, Ports(self._options.port, HTTP_PORT)))
+        self._screen.write(serves(self._nodes, self._options.port, HTTP_PORT))
 
     def _start_the_rest(self) -> None:
         seen = self._director.seen
@@ -164,7 +159,7 @@ class Run:
     def _show(self) -> None:
         elapsed = time.monotonic() - self._began
         self._screen.show(
-            state_of(self._doing, elapsed, self._director, self._supervisor, self._ports, self._options.folders)
+            state_of(self._doing, elapsed, self._director, self._supervisor, self._nodes, self._options.folders)
         )
 
     def _check_that_it_moves(self) -> None:
@@ -184,7 +179,7 @@ class Run:
             raise HeadraceError(f"no progress for {STILL_S_MAX:.0f} s; see {self._options.folders.log(PIPELINES)}")
 
     def _end(self) -> None:
-        """End the director, the generator, the pipelines and the node, in this order."""
+        """End the director, the generator, the pipelines and the nodes, in this order."""
         if not self._is_ending:
             self._is_ending = True
             self._director.stop(DIRECTOR_ENDS_S)
@@ -199,19 +194,6 @@ class Run:
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
         self._signals += 1
-
-
-def _free_port(wanted: int) -> int:
-    """Return the first free port from `wanted` on; raise ConfigError if the next PORTS_TRIED ports are all in use."""
-    for port in range(wanted, wanted + PORTS_TRIED):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((LOOPBACK, port))
-                return port
-            except OSError:
-                continue
-    raise ConfigError(f"none of the ports {wanted} to {wanted + PORTS_TRIED - 1} is free")
 
 
 def run(options: Options) -> int:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from headrace.base.processes import Process, is_alive, process_of
 from headrace.demo.memory import SessionMemory
-from headrace.pipelines.runner.processes import Process, is_alive, process_of
 
 EARLY_S = 30.0
 EARLY_DEATHS_MAX = 3

@@ -10,6 +10,7 @@ import random
 import tempfile
 import threading
 from collections.abc import Coroutine, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -53,6 +54,8 @@ class EmbeddedNode:
         self._own_files: DiskFiles | None = None  # closed after `stop` and after `kill`
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._starting: Future[Node] | None = None  # set between `launch` and `wait_until_serving`
+        self._resumed: threading.Event | None = None  # set by `resume`; None while the node is not paused
         self.node: Node | None = None  # the running node; None while it is stopped
         self.port = 0  # port of the listener; 0 before the first start
 
@@ -73,15 +76,32 @@ class EmbeddedNode:
         """Return the thread of the node's event loop while it runs."""
         return self._thread
 
+    @property
+    def is_running(self) -> bool:
+        """Return whether the node has been started and not stopped since; a paused one runs."""
+        return self._loop is not None
+
     def start(self) -> EmbeddedNode:
         """Start the node and return when it serves clients; propagate the node's exception if it cannot start."""
+        self.launch()
+        return self.wait_until_serving()
+
+    def launch(self) -> None:
+        """Start the node without waiting: the nodes of a cluster need each other to serve."""
         assert self._loop is None, "it is running already"
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="headrace-node", daemon=True)
         self._thread.start()
+        self._starting = asyncio.run_coroutine_threadsafe(self._start_node(self._loop), self._loop)
+
+    def wait_until_serving(self) -> EmbeddedNode:
+        """Return when the launched node serves clients; propagate the node's exception if it cannot start."""
+        assert self._starting is not None, "launch comes first"
+        starting, self._starting = self._starting, None
         try:
-            self.node = self._do(self._start_node(self._loop), START_S_MAX)
+            self.node = starting.result(START_S_MAX)
         except BaseException:
+            starting.cancel()
             self._end_loop()
             raise
         assert self.node.broker is not None
@@ -104,13 +124,27 @@ class EmbeddedNode:
 
     def stop(self) -> None:
         """Stop the node cleanly, as after SIGTERM. The data stays."""
+        self._abandon_start()
         if self.node is not None:
             self._end(self.node.stop())
 
     def kill(self) -> None:
         """Stop the node as if its process had died: write nothing more and drop all connections. The data stays."""
+        self._abandon_start()
         if self.node is not None:
             self._end(self.node.kill())
+
+    def pause(self) -> None:
+        """Let the node do nothing until `resume`; its connections stay open, as after SIGSTOP."""
+        assert self._loop is not None and self._resumed is None, "it must run, and not be paused already"
+        self._resumed = threading.Event()
+        self._loop.call_soon_threadsafe(self._resumed.wait)
+
+    def resume(self) -> None:
+        """End a `pause`, if there is one."""
+        if self._resumed is not None:
+            self._resumed.set()
+            self._resumed = None
 
     def restart(self) -> EmbeddedNode:
         """Stop the node cleanly if it runs and start it again, on the same port and with its data."""
@@ -125,8 +159,17 @@ class EmbeddedNode:
             if self._temporary is not None:
                 self._temporary.cleanup()
 
+    def _abandon_start(self) -> None:
+        """End a node that was launched but does not serve yet."""
+        if self._starting is not None:
+            self._starting.cancel()
+            self._starting = None
+            self.resume()
+            self._end_loop()
+
     def _end(self, ending: Coroutine[Any, Any, None]) -> None:
         self.node = None
+        self.resume()
         try:
             self._do(ending, STOP_S_MAX)
         finally:

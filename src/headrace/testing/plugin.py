@@ -3,8 +3,9 @@
     def test_my_program(headrace_node):
         producer = confluent_kafka.Producer({"bootstrap.servers": headrace_node.bootstrap})
 
-`headrace_node` is a fresh node for each test; `headrace_cluster` is one node for the whole session (give each test its own topics).
-`headrace_settings`, overridden in a conftest.py, configures both. `headrace_spark` is one SparkSession for the whole session, for
+`headrace_node` is a fresh node for each test; `headrace_session_node` is one node for the whole session (give each test its own topics);
+`headrace_cluster` is a cluster of three nodes for the whole session, whose nodes a test can kill, pause and restart.
+`headrace_settings`, overridden in a conftest.py, configures all of them. `headrace_spark` is one SparkSession for the whole session, for
 `headrace.testing.pipelines.run_pipeline`.
 """
 
@@ -20,10 +21,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from headrace.testing.cluster import EmbeddedNode
+    from headrace.testing.embedded_cluster import EmbeddedCluster
 
 
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"
 KEEP_RECORDS = {"log.retention.ms": "-1"}  # tests write records with timestamps of any year
+_clusters: list[EmbeddedCluster] = []  # the session's cluster while it runs
 
 
 @pytest.fixture(scope="session")
@@ -42,12 +45,33 @@ def headrace_node(headrace_settings: Mapping[str, str]) -> Iterator[EmbeddedNode
 
 
 @pytest.fixture(scope="session")
-def headrace_cluster(headrace_settings: Mapping[str, str]) -> Iterator[EmbeddedNode]:
+def headrace_session_node(headrace_settings: Mapping[str, str]) -> Iterator[EmbeddedNode]:
     """Start one node for all tests of the session."""
     from headrace.testing.cluster import EmbeddedNode
 
     with EmbeddedNode({**KEEP_RECORDS, **headrace_settings}) as node:
         yield node
+
+
+@pytest.fixture(scope="session")
+def headrace_cluster(headrace_settings: Mapping[str, str]) -> Iterator[EmbeddedCluster]:
+    """Start one cluster of three nodes for all tests of the session.
+
+    Nodes that a test has killed, stopped or paused run again when the next test that uses the cluster begins.
+    """
+    from headrace.testing.embedded_cluster import EmbeddedCluster
+
+    with EmbeddedCluster(settings={**KEEP_RECORDS, **headrace_settings}) as cluster:
+        _clusters.append(cluster)
+        yield cluster
+        _clusters.remove(cluster)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Start the nodes of the session's cluster that an earlier test has left stopped, if this test uses it."""
+    if _clusters and "headrace_cluster" in getattr(item, "fixturenames", ()):
+        _clusters[0].restore()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A cluster of real `headrace serve` processes on loopback, whose nodes a test can kill, pause and restart one by one."""
+"""A cluster of real `headrace serve` processes on loopback, whose nodes a test can kill, pause, restart and cut off one by one."""
 
 from __future__ import annotations
 
@@ -7,25 +7,16 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from headrace.base.clock import SystemClock
-from headrace.base.ids import NodeId
-from headrace.node.formatting import format_log_dirs, new_cluster_id
-from headrace.storage.disk import DiskFiles
-from headrace.storage.log_dirs import close_log_dirs, open_log_dirs
+from msgspec.structs import replace
+
+from headrace.local_cluster.folder import format_data
+from headrace.local_cluster.layout import REPLICAS_MAX, NodePlan, node_settings
+from headrace.node.formatting import new_cluster_id
+from headrace.testing.links import CLIENTS, Links
 from headrace.testing.processes import START_S_MAX, Host, NodeProcess, free_port
 
-REPLICAS_MAX = 3
-
-
-def format_node(node: NodeProcess, node_id: NodeId, cluster_id: str) -> None:
-    """Format the data directory of a node that has not been started yet, as a member of this cluster."""
-    node.data_dir.mkdir(parents=True)
-    path = str(node.data_dir)
-    log_dirs = open_log_dirs(DiskFiles(), [path], node_id=node_id, cluster_id=cluster_id)
-    try:
-        format_log_dirs(log_dirs, path, node_id, cluster_id, SystemClock().now_ms(), random.SystemRandom())
-    finally:
-        close_log_dirs(log_dirs)
+# The settings by which nodes and clients find a node: with links that can be cut, they name its proxies.
+ADDRESS_OPTIONS = ("advertised.listeners", "controller.quorum.voters")
 
 
 class ClusterProcesses:
@@ -35,9 +26,18 @@ class ClusterProcesses:
     """
 
     def __init__(
-        self, nodes: int = 3, settings: Mapping[str, str] | None = None, *, hosts: Sequence[Host] | None = None
+        self,
+        nodes: int = 3,
+        settings: Mapping[str, str] | None = None,
+        *,
+        hosts: Sequence[Host] | None = None,
+        links: bool = False,
     ) -> None:
-        """Prepare the nodes, all on loopback unless `hosts` has one for each. `settings`, by Kafka's names, apply to all."""
+        """Prepare the nodes, all on loopback unless `hosts` has one for each. `settings`, by Kafka's names, apply to all.
+
+        With `links`, proxies stand in front of the nodes, so that `cut` and `heal` work (Linux, loopback only). They cost throughput.
+        """
+        assert not (hosts and links), "links are proxies on loopback"
         self._temporary = tempfile.TemporaryDirectory(prefix="headrace-cluster-")
         self.cluster_id = new_cluster_id(random.SystemRandom())
         self.replicas = min(nodes, REPLICAS_MAX)
@@ -45,34 +45,36 @@ class ClusterProcesses:
             NodeProcess(directory=Path(self._temporary.name, str(node_id)), host=host)
             for node_id, host in enumerate(hosts or [Host()] * nodes, 1)
         ]
-        controllers = [free_port() for _ in self.nodes]
-        voters = ",".join(
-            f"{node_id}@{node.host.address}:{port}"
-            for node_id, (node, port) in enumerate(zip(self.nodes, controllers, strict=True), 1)
-        )
-        for node_id, (node, controller) in enumerate(zip(self.nodes, controllers, strict=True), 1):
-            address = f"PLAINTEXT://{node.bootstrap}"
+        plans = [
+            NodePlan(id=node_id, host=node.host.address, port=node.port, controller_port=free_port())
+            for node_id, node in enumerate(self.nodes, 1)
+        ]
+        self._links = Links(self._pids) if links else None
+        known_as = plans if self._links is None else [self._put_proxies(self._links, plan) for plan in plans]
+        for node, plan, shown in zip(self.nodes, plans, known_as, strict=True):
+            addresses = node_settings(shown, known_as)
+            node.advertised_port = shown.port
             node.settings = {
-                "process.roles": "broker,controller",
-                "node.id": str(node_id),
-                "listeners": f"{address},CONTROLLER://{node.host.address}:{controller}",
-                "advertised.listeners": address,
-                "controller.listener.names": "CONTROLLER",
-                "controller.quorum.voters": voters,
-                **self._replication(),
+                **node_settings(plan, plans),
+                **{name: addresses[name] for name in ADDRESS_OPTIONS},
                 **(settings or {}),
             }
-            format_node(node, NodeId(node_id), self.cluster_id)
+            format_data(node.data_dir, plan.id, self.cluster_id)
 
-    def _replication(self) -> dict[str, str]:
-        replicas, in_sync = str(self.replicas), str(max(1, self.replicas - 1))
-        topics = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
-        return {
-            **{f"{topic}.replication.factor": replicas for topic in topics},
-            **{f"{topic}.min.isr": in_sync for topic in topics[1:]},
-            "default.replication.factor": replicas,
-            "min.insync.replicas": in_sync,
-        }
+    def _put_proxies(self, links: Links, plan: NodePlan) -> NodePlan:
+        """Return the plan with the ports of the proxies."""
+        shown = replace(plan, port=free_port(), controller_port=free_port())
+        links.add(plan.id, plan.port, shown.port)
+        links.add(plan.id, plan.controller_port, shown.controller_port)
+        return shown
+
+    def _pids(self) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for node_id, node in enumerate(self.nodes, 1):
+            pid = node.running_pid
+            if pid is not None:
+                found[node_id] = pid
+        return found
 
     def __enter__(self) -> ClusterProcesses:
         return self.start()
@@ -93,6 +95,8 @@ class ClusterProcesses:
         """Start all nodes that do not run, and return when they serve; raise ProcessFailed if one does not."""
         started = [node for node in self.nodes if not node.is_running]
         try:
+            if self._links is not None and not self._links.is_running:
+                self._links.start()
             for node in started:
                 node.launch()
             for node in started:
@@ -102,8 +106,26 @@ class ClusterProcesses:
             raise
         return self
 
+    def cut(self, one: int, other: int | None = None) -> None:
+        """Let nothing pass between two nodes, or between a node and everything else, until `heal`; needs `links`.
+
+        `headrace.testing.links.CLIENTS` stands for all clients: `cut(1, CLIENTS)` leaves node 1 connected to the other nodes.
+        """
+        assert self._links is not None, "ClusterProcesses(…, links=True) comes first"
+        parties = {CLIENTS, *range(1, len(self.nodes) + 1)}
+        assert {one, one if other is None else other} <= parties, f"the parties of a link are {sorted(parties)}"
+        others = parties - {one} if other is None else {other}
+        self._links.cut({frozenset((one, each)) for each in others})
+
+    def heal(self) -> None:
+        """Restore all links that were cut."""
+        assert self._links is not None, "ClusterProcesses(…, links=True) comes first"
+        self._links.heal()
+
     def close(self) -> None:
         """Kill all nodes and remove their data and logs."""
         for node in self.nodes:
             node.kill()
+        if self._links is not None:
+            self._links.close()
         self._temporary.cleanup()

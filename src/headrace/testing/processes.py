@@ -75,6 +75,7 @@ class NodeProcess:
         self.data_dir = self._directory / "data"
         self.log_file = self._directory / "node.log"  # standard error of all starts
         self.port = free_port()
+        self.advertised_port = self.port  # port for clients; that of a proxy if one is in front of the node
         self.announcement = ""  # first line of the output of the last start
 
     def __enter__(self) -> NodeProcess:
@@ -86,7 +87,7 @@ class NodeProcess:
     @property
     def bootstrap(self) -> str:
         """Return the address for bootstrap.servers, as host:port."""
-        return f"{self.host.address}:{self.port}"
+        return f"{self.host.address}:{self.advertised_port}"
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
@@ -100,13 +101,19 @@ class NodeProcess:
         return self.process.pid
 
     @property
+    def running_pid(self) -> int | None:
+        """Return the process id while the process exists, otherwise None; other threads may read it."""
+        process = self._process
+        return process.pid if process is not None and process.returncode is None else None
+
+    @property
     def is_running(self) -> bool:
         """Return whether the process exists; a paused one does."""
         return self._process is not None and self._process.poll() is None
 
     def command(self) -> list[str]:
         """Return the command line that `start` runs; `settings` take precedence over the defaults for tests."""
-        address = f"PLAINTEXT://{self.bootstrap}"
+        address = f"PLAINTEXT://{self.host.address}:{self.port}"
         settings = {
             **({} if "listeners" in self.settings else {"listeners": address, "advertised.listeners": address}),
             "log.dirs": str(self.data_dir),

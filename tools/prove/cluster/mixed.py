@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol
 from testkit.kafka_cluster import KafkaCluster
 from testkit.kafka_peer import KafkaPeer
 
-from headrace.base.ids import NodeId
-from headrace.testing.process_cluster import ClusterProcesses, format_node
+from headrace.local_cluster.folder import format_data
+from headrace.testing.process_cluster import ClusterProcesses
 from headrace.testing.processes import NodeProcess
 
 TOPIC, GROUP = "mixed", "readers-of-mixed"
@@ -66,7 +66,7 @@ def headrace_among_kafka() -> Iterator[Mixture]:
     ):
         other = NodeProcess(directory=Path(directory))
         other.settings = _broker_only(cluster.nodes[0].settings["controller.quorum.voters"], other.bootstrap)
-        format_node(other, NodeId(OTHER_ID), cluster.cluster_id)
+        format_data(other.data_dir, OTHER_ID, cluster.cluster_id)
         try:
             yield Mixture("Headrace joins Kafka", cluster.bootstrap, other)
         finally:

@@ -14,6 +14,8 @@ from headrace.demo.display.state import USUAL_PORT
 from headrace.demo.folders import Folders
 from headrace.demo.main import RATE, Options, run
 
+BROKERS_MAX = 9  # processes of a demo on one machine
+
 app = single_command()
 
 
@@ -31,9 +33,15 @@ def demo(
             min=0, help=f"Events per second; 0 for no limit. Defaults to {RATE:.0f}, or to no limit with --events."
         ),
     ] = None,
-    folder: Annotated[Path, typer.Option(help="Folder for data, tables and logs.")] = Path(".work"),
+    brokers: Annotated[
+        int,
+        typer.Option(min=1, max=BROKERS_MAX, help="Number of brokers; several form a cluster with three replicas."),
+    ] = 1,
+    folder: Annotated[
+        Path, typer.Option(help="Folder for data, tables and logs; a cluster has a folder of its own in it.")
+    ] = Path(".work"),
     port: Annotated[
-        int, typer.Option(min=1, max=65535, help="Port of the node. If it is in use, the next free port.")
+        int, typer.Option(min=1, max=65535, help="Port of the first broker. If it is in use, the next free port.")
     ] = USUAL_PORT,
     plain: Annotated[bool, typer.Option("--plain", help="Print plain lines of text, even on a terminal.")] = False,
 ) -> None:
@@ -42,5 +50,6 @@ def demo(
         raise ConfigError("the demo needs Spark: pip install 'headrace[spark]'")
     if rate is None:
         rate = RATE if events is None else 0.0
-    folders = Folders(folder.absolute(), Path(".headrace").absolute())
+    work = folder.absolute() if brokers == 1 else folder.absolute() / f"brokers-{brokers}"
+    folders = Folders(work, Path(".headrace").absolute(), brokers)
     raise typer.Exit(run(Options(folders, events, rate, port, plain)))

@@ -93,7 +93,7 @@ async def _serve(settings: Settings, *, show_examples: bool) -> None:
     node = await Node.start(settings, Ports(DiskFiles(), SystemClock(), random.SystemRandom(), loop))
     gc.freeze()  # the collector skips objects that live as long as the node
     _announce(node)
-    if show_examples:
+    if show_examples and node.broker is not None:
         print(make_examples(_serving(node)), flush=True)
     failed = asyncio.ensure_future(node.failed())
     waiting = asyncio.ensure_future(stopped.wait())

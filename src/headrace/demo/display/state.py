@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from headrace.demo.director import Director, Seen
 from headrace.demo.display.view import FIRST_BATCH, RUNNING, Flow, Part, State, Work
@@ -12,27 +12,28 @@ from headrace.demo.folders import Folders
 from headrace.demo.results.expected import RESULTS
 from headrace.demo.shop.topics import CLICKS, ORDERS, PREFIX
 from headrace.demo.stages import QUERIES, SHOP, TABLES, Facts, Query, Stage, lag
-from headrace.demo.supervisor import GENERATOR, NODE, PIPELINES, Supervisor
+from headrace.demo.supervisor import GENERATOR, PIPELINES, Supervisor, node_name
+from headrace.local_cluster.layout import NodePlan
 from headrace.pipelines.runner.status import QueryStatus
 
 USUAL_PORT = 9092  # the default port of the command line
 
 
-class Ports(NamedTuple):
-    broker: int
-    http: int
-
-
 def state_of(
-    doing: str, elapsed_s: float, director: Director, supervisor: Supervisor, ports: Ports, folders: Folders
+    doing: str,
+    elapsed_s: float,
+    director: Director,
+    supervisor: Supervisor,
+    nodes: Sequence[NodePlan],
+    folders: Folders,
 ) -> State:
     seen = director.seen
     parts = [
-        _part(supervisor, NODE, f"localhost:{ports.broker}" if seen is not None else director.trouble),
+        *(_part(supervisor, node_name(plan.id, len(nodes)), _node_detail(plan, nodes, director)) for plan in nodes),
         _part(supervisor, GENERATOR, ""),
         _spark(supervisor, seen),
     ]
-    hints = hints_of(supervisor, ports, folders)
+    hints = hints_of(supervisor, nodes, folders)
     if seen is None:
         return State(elapsed_s, doing, parts, notices=supervisor.notices, hints=hints)
     low, high = seen.facts.layout.frontier(seen.facts.ends)
@@ -70,21 +71,26 @@ def doing(seen: Seen | None) -> str:
     return seen.stage.value
 
 
-def serves(ports: Ports, requested: Ports) -> str:
-    """Return the line with the addresses of the node, and the reason if they are not the requested ones."""
-    taken = [f"port {given}" for given, port in zip(requested, ports, strict=True) if given != port]
+def serves(nodes: Sequence[NodePlan], port: int, http_port: int) -> str:
+    """Return the line with the addresses of the nodes, and the reason if the first ones are not the requested ones."""
+    first = nodes[0]
+    taken = [f"port {given}" for given, got in ((port, first.port), (http_port, first.http_port)) if given != got]
     why = f" ({' and '.join(taken)}: in use)" if taken else ""
-    return f"the node serves on localhost:{ports.broker}, metrics on http://localhost:{ports.http}/metrics{why}"
+    who = "the node serves" if len(nodes) == 1 else f"{len(nodes)} brokers serve"
+    where = ", ".join(f"localhost:{node.port}" for node in nodes)
+    metrics = ", ".join(f"http://localhost:{node.http_port}/metrics" for node in nodes)
+    return f"{who} on {where}, metrics on {metrics}{why}"
 
 
-def hints_of(supervisor: Supervisor, ports: Ports, folders: Folders) -> list[str]:
+def hints_of(supervisor: Supervisor, nodes: Sequence[NodePlan], folders: Folders) -> list[str]:
     command = _short(Path(sys.executable).with_name("headrace"))
-    server = "" if ports.broker == USUAL_PORT else f" -b localhost:{ports.broker}"
-    pid = supervisor[PIPELINES].pid or supervisor[NODE].pid
+    first = nodes[0]
+    server = "" if first.port == USUAL_PORT else f" -b localhost:{first.port}"
+    pid = supervisor[PIPELINES].pid or supervisor[supervisor.nodes[0]].pid
     return [
         f"look  {command} consume shop-sessions{server}",
         f"      {command} pipelines status --watch  ·  {_short(folders.pipelines)}",
-        f"      http://localhost:{ports.http}/metrics  ·  {_short(folders.tables)} (Parquet)",
+        f"      http://localhost:{first.http_port}/metrics  ·  {_short(folders.tables)} (Parquet)",
         f"try   kill -9 {pid}, or any of them; Ctrl-C stops everything, and the next run resumes",
     ]
 
@@ -92,6 +98,19 @@ def hints_of(supervisor: Supervisor, ports: Ports, folders: Folders) -> list[str
 def _short(path: Path) -> Path:
     """Return the path relative to the current directory if it is inside."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _node_detail(plan: NodePlan, nodes: Sequence[NodePlan], director: Director) -> str:
+    """Return the address of a node, and in a cluster how many partitions it leads and has in sync."""
+    if director.seen is None:
+        return director.trouble
+    address = f"localhost:{plan.port}"
+    if len(nodes) == 1:
+        return address
+    held = director.seen.replicas
+    leads = sum(one.leader == plan.id for one in held)
+    in_sync = sum(plan.id in one.isr for one in held)
+    return f"{address} · leads {leads} of {len(held)} partitions, {in_sync} in sync"
 
 
 def _part(supervisor: Supervisor, name: str, detail: str) -> Part:

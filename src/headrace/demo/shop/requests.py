@@ -9,6 +9,7 @@ from headrace.base.errors import ErrorCode, HeadraceError
 from headrace.base.ids import TopicPartition
 from headrace.client import Admin, Consumer, Producer
 from headrace.client.admin.item_errors import ItemsFailed
+from headrace.client.admin.topics import PartitionInfo
 from headrace.demo.shop.events import CUSTOMERS, customer
 from headrace.demo.shop.layout import EVENT_PARTITIONS, Layout, closings_of
 from headrace.demo.shop.topics import CLOSINGS, PARTITION_COUNTS, TOPICS
@@ -55,6 +56,11 @@ class Shop:
             sent = [producer.send(CUSTOMERS_TOPIC, one.value, one.key, partition=0) for one in some]
             for one, delivery in zip(some, sent, strict=True):
                 check_offset(CUSTOMERS_PARTITION, one.id, delivery.result().offset)
+
+    def replicas(self) -> list[PartitionInfo]:
+        """Return all partitions of the shop's topics, with their leaders and replicas."""
+        topics = self._admin.describe_topics([topic.name for topic in TOPICS], timeout_s=CALL_S_MAX)
+        return [partition for topic in topics.values() for partition in topic.partitions]
 
     def layout(self) -> Layout:
         """Return the layout with all closings so far."""

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigError, HeadraceError
+from headrace.base.processes import is_alive, this_process
 from headrace.pipelines.runner.control import Control
 from headrace.pipelines.runner.dead_letters import DeadLetterCounter, dead_letter_topics
 from headrace.pipelines.runner.engine import Engine, Handle, SparkEngine, causes_of
 from headrace.pipelines.runner.failures import Cause, explain
-from headrace.pipelines.runner.processes import is_alive, this_process
 from headrace.pipelines.runner.progress import read_progress
 from headrace.pipelines.runner.queries import (
     DriverEvent,

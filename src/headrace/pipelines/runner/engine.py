@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.base.errors import ConfigError, HeadraceError
+from headrace.base.processes import Process, process_of
 from headrace.pipelines.runner.checkpoint_files import checkpoint_conf
 from headrace.pipelines.runner.dead_letters import count_records
 from headrace.pipelines.runner.failures import Cause, explain
-from headrace.pipelines.runner.processes import Process, process_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

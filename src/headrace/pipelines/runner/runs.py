@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from headrace.base.errors import ConfigError, HeadraceError
-from headrace.pipelines.runner.processes import Process, is_alive
+from headrace.base.processes import Process, is_alive
 
 FOLDER = "runs"
 ENDING = ".json"
