@@ -15,8 +15,8 @@ from typing import NamedTuple, Protocol
 from testkit.kafka_cluster import KafkaCluster
 from testkit.kafka_peer import KafkaPeer, tool
 
-from headrace.base.ids import NodeId
-from headrace.testing.process_cluster import ClusterProcesses, format_node
+from headrace.local_cluster.folder import format_data
+from headrace.testing.process_cluster import ClusterProcesses
 from headrace.testing.processes import LOOPBACK, NodeProcess
 from tools.prove.registry import print_progress
 
@@ -88,7 +88,7 @@ def _on_headrace(directory: Path) -> list[tuple[str, str]]:
         def join() -> tuple[Process, Path]:
             node = NodeProcess(directory=directory)
             node.settings = _controller_settings(node.port, controllers, node.data_dir)
-            format_node(node, NodeId(JOINING_ID), cluster.cluster_id)
+            format_data(node.data_dir, JOINING_ID, cluster.cluster_id)
             file = directory / "server.properties"
             file.write_text("".join(f"{name}={value}\n" for name, value in node.settings.items()))
             return node.start(), file
