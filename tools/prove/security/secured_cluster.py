@@ -23,9 +23,7 @@ class SecuredCluster:
 
     def __init__(self, files: SecuredFiles, more_logins: str = "") -> None:
         self.files = files
-        self.ports = {
-            node_id: {port: free_port() for port in (CLIENTS, CONTROLLER, BROKERS)} for node_id in NODE_IDS
-        }
+        self.ports = {node_id: {port: free_port() for port in (CLIENTS, CONTROLLER, BROKERS)} for node_id in NODE_IDS}
         self.ports[1][CLIENTS] = files.port  # as in the clients' files
         self.nodes: dict[int, NodeProcess] = {}
         for node_id in NODE_IDS:
