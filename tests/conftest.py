@@ -16,7 +16,8 @@ KafkaPeer.server_options = SHORT_LIVED_OPTIONS
 pytest_plugins = ["tests.leaks"]
 
 SLOW_FOLDERS = ("bench", "processes", "clients")
-# File names and test parameters that mean a slow start: one Spark for the whole run, one Kafka for each file.
+# File names and test parameters that mean a slow start: one Spark and one secured cluster for the whole run, one Kafka for each file.
+_ON_CLUSTER = re.compile(r"_secured\.py::")
 _ON_SPARK = re.compile(r"_spark\.py::")
 _ON_KAFKA = re.compile(r"_kafka\.py::|\[((?:older_)?kafka)-?.*\]")
 
@@ -25,6 +26,8 @@ def together(test: str) -> str:
     """Return the test's group: a group runs in one process, or each process would start what the group shares."""
     if _ON_SPARK.search(test):
         return "spark"
+    if _ON_CLUSTER.search(test):
+        return "secured cluster"
     on_kafka = _ON_KAFKA.search(test)
     return f"{PurePath(test.split('::')[0]).stem} {on_kafka[1] or ''}" if on_kafka else test
 

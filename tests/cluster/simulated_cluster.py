@@ -160,19 +160,26 @@ class SimulatedCluster:
 
     # --- partitions
 
-    async def create(self, topic: str = "t", partitions: int = 1, replicas: int = 3, **configs: str) -> None:
-        """Create a topic; with three replicas, wait until all of them are in sync."""
+    async def create(
+        self, topic: str = "t", partitions: int = 1, replicas: int = 3, on: tuple[int, ...] = (), **configs: str
+    ) -> None:
+        """Create a topic; with three replicas, wait until all of them are in sync.
+
+        `on` places the replicas of its only partition on these nodes, which need not be up.
+        """
+        assignment = CreateTopicsRequest.CreatableReplicaAssignment(partition_index=0, broker_ids=list(on))
         wanted = CreateTopicsRequest.CreatableTopic(
             name=topic,
-            num_partitions=partitions,
-            replication_factor=replicas,
+            num_partitions=-1 if on else partitions,
+            replication_factor=-1 if on else replicas,
+            assignments=[assignment] if on else [],
             configs=[
                 CreateTopicsRequest.CreatableTopicConfig(name=name.replace("_", "."), value=value)
                 for name, value in configs.items()
             ],
         )
         await self._until_created(wanted)
-        for index in range(partitions if replicas == len(self.machines) else 0):
+        for index in range(partitions if replicas == len(self.machines) and not on else 0):
             await self.until_in_sync(TopicPartition(topic, index))
 
     async def _until_created(self, wanted: CreateTopicsRequest.CreatableTopic) -> None:
@@ -257,7 +264,7 @@ class SimulatedCluster:
             for name, sent in self.acknowledged.items():
                 found: dict[int, bytes | None] = {}
                 end = max(offset for offset, _ in sent) + 1
-                position = 0
+                position = min(offset for offset, _ in sent)
                 deadline = self.loop.now + WAIT_S_MAX
                 while position < end:
                     for record in await self.read(name, position, reader):
