@@ -41,7 +41,11 @@ def test_writing_continues_when_a_node_is_killed(headrace_cluster: EmbeddedClust
 
 
 def test_writing_continues_when_the_leader_is_cut_off() -> None:
-    fast = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "400"}  # Kafka's defaults: 9 s, 2 s
+    fast = {  # Kafka's defaults are 9 s, 2 s and 1 s
+        "broker.session.timeout.ms": "2000",
+        "broker.heartbeat.interval.ms": "400",
+        "controller.quorum.election.timeout.ms": "300",
+    }
     with ClusterProcesses(3, fast, links=True) as cluster:
         with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:
             admin.create_topics([NewTopic("orders", assignments=[[1, 2, 3]])], timeout_s=WAIT_S_MAX)  # node 1 leads
