@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from random import Random
 from typing import Any
@@ -177,6 +177,22 @@ class Network:
         found = self.connections()
         for end in self._random.sample(found, min(count, len(found))):
             self.cut(end)
+
+    def stall(self, ends: Sequence[SimulatedTransport], seconds: float) -> None:
+        """Let nothing arrive on these connections, although others between the same hosts work; reset them in the end."""
+        for end in ends:
+            self.note(f"{end.name} stalls")
+            for side in (end, end.peer):
+                side.cut_incoming(0)
+            self.loop.call_later(seconds, self._end_stall, end, context=NO_PROCESS)
+
+    def _end_stall(self, end: SimulatedTransport) -> None:
+        if end in self._ends or end.peer in self._ends:
+            self.cut(end)
+
+    def connections_to(self, port: int) -> list[SimulatedTransport]:
+        """Return the client's end of each connection to this port."""
+        return [end for end in self.connections() if end.get_extra_info("peername")[1] == port]
 
     def partition(self, seconds: float) -> None:
         self._healed_at = max(self._healed_at, self.loop.now + seconds)

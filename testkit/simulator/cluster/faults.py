@@ -9,7 +9,7 @@ from random import Random
 
 from headrace.metadata.image import Partition
 from headrace.node.node import Node
-from testkit.simulator.cluster.machines import Machines
+from testkit.simulator.cluster.machines import CONTROLLER_PORT, Machines
 from testkit.simulator.loop import SimulatedLoop
 from testkit.simulator.machine import PORT, Machine
 from testkit.simulator.network import LATENCY_S, Network
@@ -22,7 +22,7 @@ BLOCKED_S = (0.2, 14.0)
 KINDS = (
     "kill", "kill", "kill", "kill_the_controller", "kill_two", "kill_all", "stop", "stop", "rolling_restart",
     "pause", "pause", "pause_the_controller", "isolate", "isolate", "isolate_from_all", "one_way", "bridge",
-    "cut", "slow", "power_loss", "lagging_survivor", "lagging_survivor", "eligible_paused", "eligible_paused",
+    "cut", "stall", "stall", "slow", "power_loss", "lagging_survivor", "lagging_survivor", "eligible_paused", "eligible_paused",
 )  # fmt: skip
 OUT_OF_SYNC_S_MAX = 35.0  # the longest `replica.lag.time.max.ms` of a seed is 30 s
 FENCED_S_MAX = 12.0  # outlasts the session of a broker (9 s)
@@ -252,6 +252,14 @@ class ClusterFaults:
 
     async def _cut(self) -> None:
         self._network.cut_some(self._random.randint(1, 6))
+
+    async def _stall(self) -> None:
+        """Stall some connections to the controllers while others work, so that a broker's metadata is old though it is alive."""
+        found = self._network.connections_to(CONTROLLER_PORT)
+        chosen = self._random.sample(found, self._random.randint(1, max(1, len(found) // 2))) if found else []
+        seconds = self._random.uniform(*BLOCKED_S)
+        self._network.stall(chosen, seconds)
+        await asyncio.sleep(seconds)
 
     async def _slow(self) -> None:
         self._network.latency_s = LATENCY_S * self._random.choice((5, 50))

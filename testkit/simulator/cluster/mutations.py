@@ -9,8 +9,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from headrace.controller import alter_partition, leadership
-from headrace.quorum.driver import QuorumDriver
 from headrace.raft.leader import LeaderState as QuorumLeaderState
+from headrace.raft.node import RaftNode
 from headrace.replication import partition as partition_module
 from headrace.replication.leader_state import LeaderState
 
@@ -84,14 +84,24 @@ def trust_unclean_replicas() -> Iterator[None]:
 
 @contextmanager
 def count_before_sync() -> Iterator[None]:
-    """Let a voter count its records as soon as they are written, before they are on disk."""
-    sync = QuorumDriver._sync
+    """Let a voter count its records, and fetch past them, as soon as they are written, before they are on disk."""
+    proposed, appended = RaftNode.proposed, RaftNode.appended
 
-    def count_at_once(self: QuorumDriver) -> None:
-        self._execute(self.raft.persisted(self.log.end_offset, self._generation, self.now_ms()))
-        sync(self)
+    def proposed_and_counted(self: RaftNode, end_offset: int, voters: Any = None) -> list[Any]:
+        effects = proposed(self, end_offset, voters)
+        self._durable = end_offset
+        assert self.leading is not None
+        self.leading.persisted(end_offset)
+        return effects
 
-    with _replaced(QuorumDriver, "_sync", count_at_once):
+    def appended_and_counted(self: RaftNode) -> list[Any]:
+        self._durable = self._log.end_offset
+        return [*appended(self), *self._fetch(self._retry_ms)]
+
+    with (
+        _replaced(RaftNode, "proposed", proposed_and_counted),
+        _replaced(RaftNode, "appended", appended_and_counted),
+    ):
         yield
 
 

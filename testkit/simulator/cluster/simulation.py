@@ -27,7 +27,7 @@ WORKLOADS: tuple[type[Workload], ...] = (
 )  # fmt: skip
 DURABLE_SHARE = 0.3  # share of the seeds that sync every record before it is acknowledged
 CHECK_S = 0.05
-STEPS_MAX = 3_000_000
+STEPS_MAX = 1_500_000
 
 
 class ClusterSimulation:
@@ -73,6 +73,7 @@ class ClusterSimulation:
             "transaction.state.log.num.partitions": "2",
             "replica.high.watermark.checkpoint.interval.ms": str(random.choice((200, 5000))),
             "replica.lag.time.max.ms": str(random.choice((2000, 30_000))),
+            "leader.imbalance.check.interval.seconds": str(random.choice((2, 10, 300))),
             "metadata.log.max.record.bytes.between.snapshots": str(random.choice((400, 2_000, 20_971_520))),
             "metadata.max.retention.bytes": str(random.choice((500, 5_000, 104_857_600))),
         }

@@ -185,9 +185,13 @@ def _fates(transactions: dict[str, Transaction]) -> Iterator[Anomaly]:
 
 
 def _by_place(transactions: dict[str, Transaction]) -> dict[tuple[str, Place], list[tuple[int, Transaction]]]:
-    """Return the offsets by group and partition, in the order of their transactions."""
+    """Return the offsets by group and partition, in the order of their transactions.
+
+    Of producers that share a transactional id, one can only commit what it began after it fenced the others. Producer ids have no
+    order: each broker has its own block of them.
+    """
     found: dict[tuple[str, Place], list[tuple[int, Transaction]]] = {}
-    for one in sorted(transactions.values(), key=lambda one: (one.producer, one.begun)):
+    for one in sorted(transactions.values(), key=lambda one: one.begun):
         for place, offset in one.offsets.items():
             found.setdefault((one.group, place), []).append((offset, one))
     return found
