@@ -199,6 +199,8 @@ class ControllerRole:
         log.info("joining the metadata quorum of the voters %s", voters)
         self.driver.start()
         await self._until_ready()
+        if not self._settings.controller_listeners:
+            return  # no other node can reach this controller, so none needs to know of it
         upkeep = VoterUpkeep(
             self.driver.raft,
             self._node.cluster_id,
