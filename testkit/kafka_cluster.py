@@ -28,7 +28,7 @@ class KafkaCluster:
             peer.settings = {
                 "node.id": str(node),
                 "controller.quorum.voters": ",".join(voters),
-                **replication_settings(nodes),
+                **_replication(nodes),
                 **(settings or {}),
             }
 
@@ -58,3 +58,13 @@ class KafkaCluster:
         for peer in self.nodes:
             peer.kill()
         self._temporary.cleanup()
+
+
+def _replication(nodes: int) -> dict[str, str]:
+    """Return the settings of a Headrace cluster, with those for the topic of share groups, which Headrace does not have."""
+    settings = replication_settings(nodes)
+    return {
+        **settings,
+        "share.coordinator.state.topic.replication.factor": settings["default.replication.factor"],
+        "share.coordinator.state.topic.min.isr": settings["min.insync.replicas"],
+    }

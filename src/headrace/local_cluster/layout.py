@@ -178,10 +178,10 @@ def replication_settings(brokers: int) -> dict[str, str]:
     """Return settings with which internal and new topics have up to three replicas and tolerate the loss of one."""
     replicas = min(brokers, REPLICAS_MAX)
     in_sync = str(max(1, replicas - 1))
-    topics = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
     return {
-        **{f"{topic}.replication.factor": str(replicas) for topic in topics},
-        **{f"{topic}.min.isr": in_sync for topic in topics[1:]},
+        "offsets.topic.replication.factor": str(replicas),
+        "transaction.state.log.replication.factor": str(replicas),
+        "transaction.state.log.min.isr": in_sync,
         "default.replication.factor": str(replicas),
         "min.insync.replicas": in_sync,
     }
