@@ -78,8 +78,7 @@ class LocalCommands:
 def cluster(tmp_path: Path) -> Iterator[LocalCommands]:
     commands = LocalCommands(tmp_path / "cluster", free_first_port())
     try:
-        election = "controller.quorum.election.timeout.ms=200"
-        commands.start("--brokers", 3, "--port", commands.port, "-c", "num.partitions=2", "-c", election)
+        commands.start("--brokers", 3, "--port", commands.port, "-c", "num.partitions=2")
         yield commands
     finally:
         if ClusterFolder(commands.folder).is_cluster:

@@ -15,8 +15,8 @@ from headrace.testing.processes import free_port
 
 # Shorter than Kafka's defaults (1 s and 9 s), which allow for networks: tests wait for elections and for the ends of sessions.
 FAST_FAILOVER = {
-    "controller.quorum.election.timeout.ms": "150",
-    "controller.quorum.election.backoff.max.ms": "100",
+    "controller.quorum.election.timeout.ms": "300",
+    "controller.quorum.election.backoff.max.ms": "200",
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
 }
