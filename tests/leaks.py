@@ -30,7 +30,6 @@ SETTLE_PAUSE_S = 0.005
 COLLECT_S = 0.2  # time after which garbage is collected, so that it is not collected during another test
 NAMES_MAX = 8
 SPARK_FIXTURES = {"headrace_spark", "spark"}
-CLUSTER_FIXTURES = {"headrace_cluster"}
 _LIBRARIES = sysconfig.get_path("purelib")  # libraries keep files open, such as fonts
 _NODE_DATA = os.path.join(tempfile.gettempdir(), "headrace-")  # prefix of temporary node directories
 
@@ -136,8 +135,7 @@ class LeakCheck:
     def __init__(self) -> None:
         self._shared = NOTHING  # resources of fixtures with a wider scope
         self._before: Resources | None = None
-        # Connections stay open after the test: those to the JVM of Spark, and those between the nodes of the shared cluster.
-        self._keeps_sockets = False
+        self._uses_spark = False  # if so, connections to the JVM stay open for later calls
         self._disks = OpenDisks()
         self._made_nodes: list[EmbeddedNode | NodeProcess] = []
         self._shared_nodes: list[EmbeddedNode | NodeProcess] = []
@@ -163,7 +161,7 @@ class LeakCheck:
             client_background()  # starts the permanent threads of synchronous clients and Spark tasks
             spark_background()
             self._shared = resources()
-        self._keeps_sockets = bool((SPARK_FIXTURES | CLUSTER_FIXTURES) & set(getattr(item, "fixturenames", ())))
+        self._uses_spark = bool(SPARK_FIXTURES & set(getattr(item, "fixturenames", ())))
         self._before = resources()
         return (yield)
 
@@ -198,7 +196,7 @@ class LeakCheck:
             self._shared = self._shared.with_more(left)  # the test restarted a shared node
             return NOTHING
         pool = self._shared_pool_threads()
-        sockets = "socket:" if self._keeps_sockets else "none"
+        sockets = "socket:" if self._uses_spark else "none"
         return Resources(
             frozenset(one for one in left.threads if one not in pool and not _is_of_spark(one)),
             frozenset(one for one in left.descriptors if not one[1].startswith((_NODE_DATA, _LIBRARIES, sockets))),
