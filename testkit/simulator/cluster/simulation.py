@@ -45,12 +45,12 @@ class ClusterSimulation:
         trace.now = lambda: self.loop.now
         self.history = History(lambda: self.loop.now, lambda event: trace(f"{event.kind} {event.process} {event}"))
         self.network = Network(self.loop, self._random("network"), trace)
-        self._workload = random.choice(WORKLOADS)(self._random("workload"))
-        options = self._options(random) | self._workload.options()
+        self.workload = random.choice(WORKLOADS)(self._random("workload"))
+        options = self._options(random) | self.workload.options()
         self._machines = Machines(
             NODES, self.loop, self.network, self._random("machines"), self.history, options, trace
         )
-        self._workload.world = World(self.loop, SimulatedClock(self.loop), self.history, self._machines.bootstrap)
+        self.workload.world = World(self.loop, SimulatedClock(self.loop), self.history, self._machines.bootstrap)
         self.invariants = Invariants(self._machines)
         self._faults = ClusterFaults(
             self.loop,
@@ -93,13 +93,13 @@ class ClusterSimulation:
         supervisors = self._machines.supervise()
         await self._machines.until_up()
         checking = self.loop.create_task(self._check_always())
-        await self._workload.begin()
+        await self.workload.begin()
         await self._faults.run()
         await self._faults.heal()
         await asyncio.sleep(self._random("calm").random() * CALM_S_MAX)
-        await self._workload.finish()
+        await self.workload.finish()
         await self._machines.until_equal_metadata()
-        await self._workload.read_everything()
+        await self.workload.read_everything()
         await self._machines.until_up()
         self.invariants.check_replicas()
         for machine in self._machines.all:
@@ -116,7 +116,7 @@ class ClusterSimulation:
             await asyncio.sleep(CHECK_S)
 
     def verdict(self) -> list[Anomaly]:
-        return self._workload.verdict()
+        return self.workload.verdict()
 
     def count(self, outcome: Outcome) -> None:
-        self._workload.count(outcome)
+        self.workload.count(outcome)
