@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+
 from testkit import network_namespaces
 from testkit.kafka_peer import available
 
 from tools.prove.cluster.faults import run_in_namespaces
 from tools.prove.cluster.mixed import check_mixture, headrace_among_kafka, kafka_among_headrace
 from tools.prove.cluster.survival import survive
+from tools.prove.commands import run as run_command
 from tools.prove.examples import run
 from tools.prove.registry import check, print_progress, random_seed, require, rounds_or
 
 FAULT_ROUNDS = 200
+TESTS_S_MAX = 1800.0
 
 
 @check(
@@ -48,3 +52,20 @@ def mixed_cluster() -> str:
         with mix() as mixture:
             figures.append(check_mixture(mixture, print_progress))
     return "; ".join(figures)
+
+
+@check(
+    "cluster-bad-input",
+    "With damaged logs and metadata, full and empty disks, reused ids, wrong clocks, impossible requests, peers "
+    "without authority, and all nodes killed at once, a cluster logs what is wrong, answers with the right error and "
+    "loses nothing acknowledged, in simulation and with real processes",
+)
+def cluster_bad_input() -> str:
+    done = run_command(
+        [sys.executable, "-m", "pytest", "-m", "long or not long", "-p", "no:randomly", "tests/cluster"],
+        timeout_s=TESTS_S_MAX,
+        environment={"CI": "true"},
+    )
+    summary = done.stdout.strip().splitlines()[-1]
+    assert "passed" in summary, f"no test was run: {summary}"
+    return summary
