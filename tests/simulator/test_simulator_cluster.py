@@ -33,10 +33,10 @@ def test_the_sampled_seeds_have_all_workloads() -> None:
     assert workloads == {"ProducerWorkload", "TransactionWorkload", "GroupWorkload"}
 
 
-@pytest.mark.parametrize("mutation", ["commit-without-followers", "elect-any-replica"])
-def test_a_mutation_of_the_cluster_is_found(mutation: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--seeds", "0-60", "--mutation", mutation]) == 1
-    assert f"{mutation} was found" in capsys.readouterr().out
+def test_a_high_watermark_that_ignores_the_followers_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    """The others take more seeds; `cluster-mutations-found` looks for all of them."""
+    assert main(["--seeds", "0-60", "--mutation", "commit-without-followers"]) == 1
+    assert "commit-without-followers was found" in capsys.readouterr().out
 
 
 def test_a_cluster_seed_is_the_same_run_with_another_hash_seed() -> None:
