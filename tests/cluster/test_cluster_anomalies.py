@@ -59,7 +59,7 @@ def test_a_leader_that_is_isolated_and_then_killed_has_acknowledged_nothing_alon
             codes.add(ErrorCode(response.responses[0].partition_responses[0].error_code))
         assert ErrorCode.NONE not in codes, codes
         await connection.close()
-        assert cluster.leader() != old
+        await cluster.until(lambda: cluster.leader() not in (old, -1))
         await cluster.send(5)
         cluster.down(cluster.machines[old])
         cluster.network.unblock()
