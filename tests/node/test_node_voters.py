@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from tests.cli.command_line import CommandLine
 from tests.node.controllers import CLUSTER_ID, LOOPBACK, Controllers
 
 from headrace.base.errors import ErrorCode
@@ -250,5 +251,26 @@ def test_a_static_quorum_becomes_dynamic_and_can_then_grow(tmp_path: Path) -> No
         await quorum.start(leader)
         await quorum.until_equal()
         await quorum.stop()
+
+    run(work)
+
+
+def test_the_command_line_adds_a_controller_with_its_own_settings_and_removes_it_by_id(tmp_path: Path) -> None:
+    async def work() -> None:
+        quorum = DynamicControllers(tmp_path, 2, are_brokers=True)
+        await quorum.start(1)
+        await quorum.start(2)
+        await quorum.until(lambda: quorum.raft(2).has_joined and quorum.end_offset(2) == quorum.end_offset(1))
+        own = quorum.settings(2).static_texts()
+        flags = [part for name, value in own.items() for part in ("-c", f"{name}={value}")]
+        headrace = CommandLine(f"{LOOPBACK}:{quorum.broker_ports[1]}")
+        added = await asyncio.to_thread(headrace, "quorum", "add-controller", *flags)
+        assert "controller 2" in added and quorum.voters() == [1, 2]
+        refused = await asyncio.to_thread(headrace, "quorum", "remove-controller", "-i", "9", fails=True)
+        assert "no voter has this id" in refused
+        await asyncio.to_thread(headrace, "quorum", "remove-controller", "--controller-id", "2")
+        assert quorum.voters() == [1]
+        await quorum.stop(2)
+        await quorum.stop(1)
 
     run(work)

@@ -35,57 +35,66 @@ class ClusterStart(NamedTuple):
     first: FirstMetadata  # sets the levels, creates the users and has the voters
 
 
+ClusterId = Annotated[
+    str | None,
+    typer.Option(
+        "-t", "--cluster-id", help="Cluster id, 22 characters of URL-safe base64. Defaults to a new random id."
+    ),
+]
+IgnoreFormatted = Annotated[
+    bool, typer.Option("-g", "--ignore-formatted", help="Skip directories that are already formatted.")
+]
+ReleaseVersion = Annotated[
+    str | None,
+    typer.Option(
+        "-r",
+        "--release-version",
+        help="Kafka release that determines the feature levels of the cluster. Defaults to the newest.",
+    ),
+]
+Features = Annotated[
+    list[str] | None,
+    typer.Option("-f", "--feature", metavar="NAME=LEVEL", help="Level of one feature; may be repeated."),
+]
+ScramUsers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-S",
+        "--add-scram",
+        metavar="SCRAM-SHA-256=[name=…,password=…]",
+        help="SCRAM user to create with the cluster; may be repeated.",
+    ),
+]
+Standalone = Annotated[
+    bool, typer.Option("-s", "--standalone", help="Make this controller the only voter of a new dynamic quorum.")
+]
+InitialControllers = Annotated[
+    str | None,
+    typer.Option(
+        "-I",
+        "--initial-controllers",
+        metavar="ID@HOST:PORT:DIRECTORY-ID,…",
+        help="First voters of a new dynamic quorum; the same on each of them.",
+    ),
+]
+NoInitialControllers = Annotated[
+    bool, typer.Option("-N", "--no-initial-controllers", help="Format a controller that joins a dynamic quorum later.")
+]
+
+
 @app.command()
 def format_(
     config: Config = None,
     flags: SettingFlags = None,
     strict: Strict = False,
-    cluster_id: Annotated[
-        str | None,
-        typer.Option(
-            "-t", "--cluster-id", help="Cluster id, 22 characters of URL-safe base64. Defaults to a new random id."
-        ),
-    ] = None,
-    ignore_formatted: Annotated[
-        bool, typer.Option("-g", "--ignore-formatted", help="Skip directories that are already formatted.")
-    ] = False,
-    release_version: Annotated[
-        str | None,
-        typer.Option(
-            "-r",
-            "--release-version",
-            help="Kafka release that determines the feature levels of the cluster. Defaults to the newest.",
-        ),
-    ] = None,
-    feature: Annotated[
-        list[str] | None,
-        typer.Option("-f", "--feature", metavar="NAME=LEVEL", help="Level of one feature; may be repeated."),
-    ] = None,
-    add_scram: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-S",
-            "--add-scram",
-            metavar="SCRAM-SHA-256=[name=…,password=…]",
-            help="SCRAM user to create with the cluster; may be repeated.",
-        ),
-    ] = None,
-    standalone: Annotated[
-        bool, typer.Option("-s", "--standalone", help="Make this controller the only voter of a new dynamic quorum.")
-    ] = False,
-    initial_controllers: Annotated[
-        str | None,
-        typer.Option(
-            "-I",
-            "--initial-controllers",
-            metavar="ID@HOST:PORT:DIRECTORY-ID,…",
-            help="First voters of a new dynamic quorum; the same on each of them.",
-        ),
-    ] = None,
-    no_initial_controllers: Annotated[
-        bool,
-        typer.Option("-N", "--no-initial-controllers", help="Format a controller that joins a dynamic quorum later."),
-    ] = False,
+    cluster_id: ClusterId = None,
+    ignore_formatted: IgnoreFormatted = False,
+    release_version: ReleaseVersion = None,
+    feature: Features = None,
+    add_scram: ScramUsers = None,
+    standalone: Standalone = False,
+    initial_controllers: InitialControllers = None,
+    no_initial_controllers: NoInitialControllers = False,
 ) -> None:
     """Format the data directories of a node (`serve` formats empty ones on its first start)."""
     settings = read_settings(config, flags or [], os.environ, strict=strict)
