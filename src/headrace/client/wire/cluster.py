@@ -10,9 +10,11 @@ from typing import Any
 from headrace.base.errors import RETRIABLE, ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition, Uuid
 from headrace.client.retry import Retry, RetryPolicy
-from headrace.client.wire.connection import Connection, Disconnected
+from headrace.client.wire.connection import Connection, Disconnected, NoResponse
 from headrace.client.wire.security import ClientSecurity
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
+
+Address = tuple[str, int]  # host and port
 
 
 class Cluster:
@@ -40,7 +42,8 @@ class Cluster:
         self.random = random or Random()  # jitter of retries
         self._connections: dict[tuple[str, int, str], Connection] = {}
         self._connecting: dict[tuple[str, int, str], asyncio.Lock] = {}
-        self._brokers: dict[int, tuple[str, int]] = {}
+        self._brokers: dict[int, Address] = {}
+        self._silent: dict[Address, float] = {}  # when these brokers last did not respond, by the event loop's time
         self._leaders: dict[TopicPartition, tuple[int, int]] = {}
         self._counts: dict[str, int] = {}
         self._ids: dict[str, Uuid] = {}
@@ -58,22 +61,31 @@ class Cluster:
             await connection.close()
 
     async def any_broker(self) -> Connection:
-        """Return a connection to any reachable broker, trying bootstrap servers first, then those in metadata.
+        """Return a connection to any reachable broker. Raise Disconnected if there is none."""
+        _, connection = await self._any_broker()
+        return connection
 
-        Raise Disconnected if there is none.
-        """
+    async def _any_broker(self) -> tuple[Address, Connection]:
+        """Try bootstrap servers first, then the brokers in metadata; those that did not respond come last."""
         failed: Disconnected | None = None
-        for address in [*self._bootstrap, *self._brokers.values()]:
+        for address in sorted([*self._bootstrap, *self._brokers.values()], key=lambda one: self._silent.get(one, 0.0)):
             try:
-                return await self._connection(address)
+                return address, await self._connection(address)
             except Disconnected as error:
                 failed = error
         assert failed is not None
         raise failed
 
     async def request(self, message: Any) -> Any:
-        """Send a request to any broker."""
-        return await (await self.any_broker()).request(message, timeout_s=self.timeout_s)
+        """Send a request to any broker. If it does not respond in time, later requests go to the others first."""
+        address, connection = await self._any_broker()
+        try:
+            response = await connection.request(message, timeout_s=self.timeout_s)
+        except NoResponse:
+            self._silent[address] = asyncio.get_running_loop().time()
+            raise
+        self._silent.pop(address, None)
+        return response
 
     async def refresh(self, topics: Sequence[str] | None, *, create: bool = False) -> MetadataResponse:
         """Request metadata of these topics (None: all) and update what is cached about brokers, topics and leaders."""
