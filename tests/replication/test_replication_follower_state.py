@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from headrace.base.errors import ErrorCode
 from headrace.replication.follower_state import (
     DELAY_MS_MAX,
+    METADATA_DELAY_MS,
     FollowerState,
     Reaction,
     reaction_to,
@@ -22,7 +23,8 @@ def test_each_error_has_one_reaction() -> None:
     assert reaction_to(ErrorCode.FENCED_LEADER_EPOCH) is Reaction.AWAIT_METADATA
     assert reaction_to(ErrorCode.CORRUPT_MESSAGE) is Reaction.COUNT_CORRUPTION
     for code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.UNKNOWN_TOPIC_ID):
-        assert reaction_to(code) is Reaction.DELAY
+        assert reaction_to(code) is Reaction.RETRY_SOON
+    assert reaction_to(ErrorCode.KAFKA_STORAGE_ERROR) is Reaction.DELAY
 
 
 def test_a_fetch_offset_outside_the_leaders_log_gives_a_new_start() -> None:
@@ -39,6 +41,13 @@ def test_pauses_double_up_to_a_limit_and_end_with_a_success() -> None:
     state.succeeded()
     state.delay(0)
     assert state.delayed_until_ms == 1000
+
+
+def test_a_leader_with_older_metadata_is_asked_again_soon() -> None:
+    state = FollowerState(1, 1000)
+    for pause_ms in (10, 20, 40, 80):
+        state.delay(0, METADATA_DELAY_MS)
+        assert state.delayed_until_ms == pause_ms
 
 
 def test_a_corrupt_batch_is_fetched_again_once_before_the_partition_fails() -> None:

@@ -24,7 +24,7 @@ from headrace.client.consumer.fetching import known_code
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from headrace.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from headrace.replication.follower_session import FollowerSession, Key, Position, SessionRequest
-from headrace.replication.follower_state import FollowerState, Reaction, reaction_to
+from headrace.replication.follower_state import METADATA_DELAY_MS, FollowerState, Reaction, reaction_to
 from headrace.replication.group_commit import Synced
 from headrace.replication.partition import EARLIEST, LATEST, Partition
 from headrace.storage.append import UnexpectedBatch
@@ -91,6 +91,9 @@ class ReplicaFetcher:
         self._options = options
         self._session = FollowerSession()
         self._followed: dict[Key, Followed] = {}
+        self._requested: dict[Key, Followed] = {}  # those that the session is about
+        self._touched: dict[Key, None] = {}  # partitions whose position may differ from the one that the leader knows
+        self._held: dict[Key, Followed] = {}  # partitions that are delayed, or wait for metadata or for a sync
         self._changed = asyncio.Event()
         self._is_reachable = True
         self.responses = Counter()
@@ -104,10 +107,17 @@ class ReplicaFetcher:
         known = self._followed.get(key)
         if known is None or known.partition is not partition or not known.is_current:
             self._followed[key] = Followed(partition, self._options.backoff_ms)
-            self._changed.set()
+            self._touch(key)
 
     def remove(self, partition: Partition) -> None:
-        self._followed.pop(_key(partition), None)
+        key = _key(partition)
+        if self._followed.pop(key, None) is not None:
+            self._held.pop(key, None)
+            self._touch(key)
+
+    def _touch(self, key: Key) -> None:
+        self._touched[key] = None
+        self._changed.set()
 
     def __len__(self) -> int:
         return len(self._followed)
@@ -121,40 +131,59 @@ class ReplicaFetcher:
         """Fetch until cancelled."""
         while True:
             self._changed.clear()
-            wanted = self._due()
-            if wanted:
-                await self._fetch(wanted)
+            request = self._next_request()
+            if request is not None:
+                await self._fetch(request)
             else:
                 await self._pause(self._next_due_s())
 
-    def _due(self) -> dict[Key, Position]:
+    def _next_request(self) -> SessionRequest | None:
         now_ms = self._identity.clock.now_ms()
-        return {
-            key: one.position()
-            for key, one in self._followed.items()
-            if one.is_current and one.state.is_due(now_ms) and self._is_on_disk(one)
-        }
+        for key, one in self._held.items():
+            if one.state.is_due(now_ms) and one.sync is None:
+                self._touched[key] = None
+        touched, self._touched = self._touched, {}
+        if not self._session.is_new:
+            return self._session.proceed(touched, partial(self._position_of, now_ms))
+        self._requested = {}
+        positions = {key: self._position_of(now_ms, key) for key in self._followed}
+        return self._session.begin({key: position for key, position in positions.items() if position is not None})
 
-    def _is_on_disk(self, one: Followed) -> bool:
+    def _position_of(self, now_ms: int, key: Key) -> Position | None:
+        """Return the position to request, or None if the partition is not to be fetched now."""
+        one = self._followed.get(key)
+        if one is None or not one.is_current:
+            self._held.pop(key, None)
+            self._requested.pop(key, None)
+            return None
+        if not (one.state.is_due(now_ms) and self._is_on_disk(key, one)):
+            self._held[key] = one
+            self._requested.pop(key, None)
+            return None
+        self._held.pop(key, None)
+        self._requested[key] = one
+        return one.position()
+
+    def _is_on_disk(self, key: Key, one: Followed) -> bool:
         """Return whether the partition may be fetched again; otherwise fetch it when the sync is done."""
         sync = one.partition.unsynced()
         if sync is not None and sync is not one.sync:
-            sync.add_done_callback(partial(self._synced, one))
+            sync.add_done_callback(partial(self._synced, key, one))
         one.sync = sync
         return sync is None
 
-    def _synced(self, one: Followed, sync: Synced) -> None:
+    def _synced(self, key: Key, one: Followed, sync: Synced) -> None:
         if not sync.cancelled() and sync.result() is not None:
             one.state.delay(self._identity.clock.now_ms())
         if one.sync is sync:
             one.sync = None
-        self._changed.set()
+        self._touch(key)
 
     def _next_due_s(self) -> float | None:
         now_ms = self._identity.clock.now_ms()
         waiting = [
             one.state.delayed_until_ms
-            for one in self._followed.values()
+            for one in self._held.values()
             if one.is_current and not one.state.is_waiting and one.sync is None
         ]
         return max(min(waiting) - now_ms, 1) / 1000 if waiting else None
@@ -167,11 +196,8 @@ class ReplicaFetcher:
         except TimeoutError:
             return
 
-    async def _fetch(self, wanted: dict[Key, Position]) -> None:
-        sent = {key: self._followed[key] for key in wanted}
-        is_syncing = any(one.sync is not None for one in self._followed.values())
-        wait_ms = min(self._options.wait_ms, SYNCING_WAIT_MS) if is_syncing else self._options.wait_ms
-        request = self._request(self._session.request(wanted), wait_ms)
+    async def _fetch(self, session_request: SessionRequest) -> None:
+        request = self._request(session_request, self._wait_ms())
         try:
             response: FetchResponse = await self._channel.request(self.source, request, lane=self._lane)
         except UNREACHABLE as error:
@@ -181,7 +207,7 @@ class ReplicaFetcher:
                 log.warning(
                     "broker %d does not answer fetches of %d partitions: %s; trying again",
                     self.source,
-                    len(sent),
+                    len(self._session),
                     error,
                 )
             await asyncio.sleep(self._options.backoff_ms / 1000)
@@ -197,7 +223,15 @@ class ReplicaFetcher:
             return
         self.responses.value += 1
         self._session.succeeded(response.session_id)
-        await self._handle(response, sent)
+        await self._handle(response)
+
+    def _wait_ms(self) -> int:
+        """Return how long the leader may wait for records: not longer than until another partition is due."""
+        wait_ms = self._options.wait_ms
+        if any(one.sync is not None for one in self._held.values()):
+            wait_ms = min(wait_ms, SYNCING_WAIT_MS)
+        due_s = self._next_due_s()
+        return wait_ms if due_s is None else min(wait_ms, max(int(due_s * 1000), 1))
 
     def _request(self, session: SessionRequest, wait_ms: int) -> FetchRequest:
         options = self._options
@@ -236,7 +270,7 @@ class ReplicaFetcher:
 
     # --- responses
 
-    async def _handle(self, response: FetchResponse, sent: dict[Key, Followed]) -> None:
+    async def _handle(self, response: FetchResponse) -> None:
         loop = asyncio.get_running_loop()
         slice_end = loop.time() + SLICE_S
         truncated = False
@@ -244,7 +278,8 @@ class ReplicaFetcher:
         for topic in response.responses:
             for data in topic.partitions:
                 key = (topic.topic_id, data.partition_index)
-                one = sent.get(key)
+                self._touched[key] = None
+                one = self._requested.get(key)
                 # It may have been removed, or the leader may have changed, while the request was under way.
                 if one is None or self._followed.get(key) is not one or not one.is_current:
                     continue
@@ -304,6 +339,8 @@ class ReplicaFetcher:
                 one.state.await_metadata()
             case Reaction.COUNT_CORRUPTION:
                 self._corrupt(one, "its leader cannot read it", now_ms)
+            case Reaction.RETRY_SOON:
+                one.state.delay(now_ms, METADATA_DELAY_MS)
             case Reaction.DELAY:
                 one.state.delay(now_ms)
 

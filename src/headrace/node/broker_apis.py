@@ -66,6 +66,7 @@ class BrokerParts(Struct, frozen=True):
     image: Callable[[], Image]
     options: DynamicOptions
     replicas: Replicas
+    fetch_sessions: FetchSessions
     moves: DirMoves
     forwarding: Forwarding
     creation: TopicCreation
@@ -90,11 +91,10 @@ def make_broker_apis(context: NodeContext, parts: BrokerParts) -> list[Api]:
 
 def _data_apis(context: NodeContext, parts: BrokerParts) -> list[Api]:
     settings, replicas, coordinators = context.settings, parts.replicas, parts.coordinators
-    sessions = FetchSessions(context.random, settings.number("max.incremental.fetch.session.cache.slots"))
     context.metrics.gauge(
         "kafka_server_fetchsessioncache_numincrementalfetchsessions",
         "Open fetch sessions.",
-        lambda: float(len(sessions)),
+        lambda: float(len(parts.fetch_sessions)),
     )
     return [
         ProduceApi(
@@ -102,7 +102,7 @@ def _data_apis(context: NodeContext, parts: BrokerParts) -> list[Api]:
         ),
         FetchApi(
             replicas,
-            sessions,
+            parts.fetch_sessions,
             parts.image,
             context.loop,
             settings.number("fetch.max.bytes"),

@@ -19,6 +19,7 @@ from headrace.broker.client_telemetry import ClientTelemetry
 from headrace.broker.controller_channel import OwnController
 from headrace.broker.directory_assignments import DirectoryAssignments
 from headrace.broker.dynamic_options import PRODUCER_EXPIRY, DynamicOptions
+from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.forwarding import Forwarding
 from headrace.broker.group_metadata import GroupMetadataPublisher
 from headrace.broker.log_cleaner import LogCleaner
@@ -87,6 +88,9 @@ class BrokerRole:
             lambda mechanism, user: find_credential(self.image, mechanism, user),
             authority_of(self._authorizer),
         )
+        self._fetch_sessions = FetchSessions(
+            context.random, settings.number("max.incremental.fetch.session.cache.slots"), settings.node_id
+        )
         self._single_produce = SingleProduce(self.replicas, context.clock, context.loop, context.metrics)
         self._client_series = ClientSeries()
         self._telemetry = ClientTelemetry(self._client_series, settings.number("telemetry.max.bytes"), context.random)
@@ -134,6 +138,7 @@ class BrokerRole:
             self.replicas,
             self._creation,
             self._single_produce,
+            self._fetch_sessions,
             self._telemetry,
             IsrMetrics(self._context.metrics, self._settings.node_id),
             GroupMetadataPublisher(self.groups),
@@ -189,6 +194,7 @@ class BrokerRole:
             image=self._get_image,
             options=self._options,
             replicas=self.replicas,
+            fetch_sessions=self._fetch_sessions,
             moves=self._moves,
             forwarding=self._forwarding,
             creation=self._creation,

@@ -7,13 +7,17 @@ from enum import Enum, auto
 from headrace.base.errors import ErrorCode
 from headrace.storage.leader_epochs import UNDEFINED_EPOCH, EpochEnd
 
+METADATA_DELAY_MS = 10  # first pause when the leader does not have this broker's metadata yet
 DELAY_MS_MAX = 30_000  # longest pause between two attempts of a partition that keeps failing
 EXPONENT_MAX = 10
 CORRUPT_FETCHES_MAX = 2  # fetches in a row with a corrupt batch, after which the partition is reported as failed
 
 
 class Reaction(Enum):
-    DELAY = auto()  # transient, or the two brokers have different metadata: try again after a pause
+    DELAY = auto()  # transient: try again after a pause
+    RETRY_SOON = (
+        auto()
+    )  # the leader has not got the metadata yet that this broker has: that is a matter of milliseconds
     FIND_RANGE = auto()  # the fetch offset is outside the leader's log: ask for its first and last offset
     AWAIT_METADATA = auto()  # the leader is in a later epoch: wait for this broker's metadata to get there
     COUNT_CORRUPTION = auto()
@@ -22,6 +26,10 @@ class Reaction(Enum):
 # Every other error of a partition delays it.
 REACTIONS = {
     ErrorCode.OFFSET_OUT_OF_RANGE: Reaction.FIND_RANGE,
+    ErrorCode.UNKNOWN_TOPIC_ID: Reaction.RETRY_SOON,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: Reaction.RETRY_SOON,
+    ErrorCode.UNKNOWN_LEADER_EPOCH: Reaction.RETRY_SOON,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: Reaction.RETRY_SOON,
     ErrorCode.FENCED_LEADER_EPOCH: Reaction.AWAIT_METADATA,
     ErrorCode.CORRUPT_MESSAGE: Reaction.COUNT_CORRUPTION,
 }
@@ -78,9 +86,9 @@ class FollowerState:
         self._failures = self._corrupt_fetches = 0
         self.delayed_until_ms = 0
 
-    def delay(self, now_ms: int) -> None:
-        """Pause after an error; the pause doubles with each error in a row."""
-        pause_ms = self._backoff_ms * 2 ** min(self._failures, EXPONENT_MAX)
+    def delay(self, now_ms: int, first_ms: int | None = None) -> None:
+        """Pause after an error, at first for `first_ms` or the configured time; the pause doubles with each error in a row."""
+        pause_ms = (self._backoff_ms if first_ms is None else first_ms) * 2 ** min(self._failures, EXPONENT_MAX)
         self.delayed_until_ms = now_ms + min(pause_ms, max(DELAY_MS_MAX, self._backoff_ms))
         self._failures += 1
 

@@ -81,6 +81,15 @@ class LeaderState:
         follower.fetched_ms = now_ms
         return True
 
+    def was_caught_up(self, replica: int, at_ms: int) -> None:
+        """Record that a follower which had the whole log at its last recorded fetch still had it at this time.
+
+        Its session says so: it fetches without naming the partition. Called before the leader looks at the follower's lag again.
+        """
+        follower = self._followers.get(replica)
+        if follower is not None and follower.log_end >= follower.leader_end_at_fetch > UNKNOWN_OFFSET:
+            follower.caught_up_ms = max(follower.caught_up_ms, at_ms)
+
     def sent(self, replica: int, offset: int) -> None:
         """Record that a follower is sent records from this offset on."""
         self._followers[replica].sent_offset = offset
