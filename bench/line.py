@@ -39,6 +39,7 @@ class Options:
     filler_bytes_max: int = 40 * 10**9  # maximum bytes written by the line `loop`
     loop_topics: int = 10
     loop_partitions: int = 1000
+    cluster_topics: int = 1000  # topics of one line about clusters, and partitions of another
     connections: int = 1000  # connections of the lines about many of them
     idle_seconds: float = 6.0  # idle time; both servers check their checkpoints at least every 5 s
     open_partitions: int = 4  # partitions of the line `open-50g`

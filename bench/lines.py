@@ -7,12 +7,20 @@ from __future__ import annotations
 
 from bench.broker.lines import broker_lines
 from bench.client.lines import client_lines
+from bench.cluster.lines import cluster_lines
 from bench.line import Line
 from bench.pipelines.lines import pipeline_lines
 from bench.spark.lines import spark_lines
 from bench.transactions.lines import transaction_lines
 
-BROKER, TRANSACTIONS, CLIENT, SPARK, PIPELINES = "broker", "transactions", "client", "spark", "pipelines"
+BROKER, TRANSACTIONS, CLUSTER, CLIENT, SPARK, PIPELINES = (
+    "broker",
+    "transactions",
+    "cluster",
+    "client",
+    "spark",
+    "pipelines",
+)
 
 
 def all_lines() -> dict[str, Line]:
@@ -23,6 +31,7 @@ def chapters() -> dict[str, list[Line]]:
     return {
         BROKER: broker_lines(),
         TRANSACTIONS: transaction_lines(),
+        CLUSTER: cluster_lines(),
         CLIENT: client_lines(),
         SPARK: spark_lines(),
         PIPELINES: pipeline_lines(),

@@ -23,7 +23,7 @@ from bench.broker.fetch import Fetch
 from bench.broker.produce import Produce
 from bench.line import Line, Options
 from bench.lines import all_lines
-from bench.load.generator import Outcome, Span
+from bench.load.generator import Outcome, Span, target_of
 from bench.load.produce import run_through
 from bench.paths import WORK
 from bench.systems.certificate import make_certificate
@@ -112,7 +112,7 @@ async def profile(path: str, seconds: float, directory: Path) -> tuple[float, ps
 def _prepare(line: Line, system: InProcess, seconds: float) -> Callable[[], Outcome]:
     if isinstance(line, Transactional):
         transactions = line.prepare(system, TOPIC)
-        return lambda: run_transactions(system.port, system.pid, transactions, Span(seconds, WARM_S))[0]
+        return lambda: run_transactions(target_of(system), transactions, Span(seconds, WARM_S))[0]
     assert isinstance(line, Produce | Fetch)
     load = line.prepare(system, TOPIC, Options())
     span = Span(seconds, WARM_S, 0 if isinstance(line, Fetch) else BYTES_MAX)

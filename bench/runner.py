@@ -12,12 +12,13 @@ from testkit import kafka_peer as peers
 
 from bench.errors import BenchFailed, CannotRun
 from bench.line import Line, Measurement, Options
-from bench.load.frames import make_batch
-from bench.load.generator import Span
+from bench.load.frames import ALL_ACKS, make_batch
+from bench.load.generator import Span, run_load
 from bench.load.produce import produce_load, run_through
 from bench.native.programs import compiled_program
 from bench.systems.certificate import make_certificate
 from bench.systems.clients import MeasuredClient, MeasuresClients
+from bench.systems.clusters import NODES, BrokerCluster, spawn_headrace_nodes, spawn_kafka_nodes
 from bench.systems.servers import CEILING, HEADRACE, KAFKA, Broker, Ceiling, System, spawn_headrace, spawn_kafka
 from headrace.testing.processes import ProcessFailed
 
@@ -41,11 +42,15 @@ class Results:
 def available_systems(work: Path, *, with_kafka: bool) -> tuple[list[System], dict[str, str]]:
     """Return the systems that can run on this machine, and the reasons why others are skipped."""
     certificate = make_certificate(work / "certificate")
-    found: list[System] = [Broker(HEADRACE, work / "headrace", spawn_headrace, certificate)]
+    found: list[System] = [
+        Broker(HEADRACE, work / "headrace", spawn_headrace, certificate),
+        BrokerCluster(HEADRACE, spawn_headrace_nodes),
+    ]
     skipped = {}
     reason = peers.available() if with_kafka else "excluded by --no-kafka"
     if reason is None:
         found.append(Broker(KAFKA, work / "kafka", spawn_kafka, certificate))
+        found.append(BrokerCluster(KAFKA, spawn_kafka_nodes))
     else:
         skipped[KAFKA] = reason
     if compiled_program("ceiling") is not None:
@@ -63,6 +68,7 @@ class Runner:
         self._log = log
         self._warm_for_tls: set[int] = set()  # pids of the processes that are warmed up for TLS
         self._measured_clients: list[System] = []
+        self._on_cluster = False  # whether the last line was about clusters
         self.results = Results()
 
     def run(self, lines: Sequence[Line]) -> Results:
@@ -84,15 +90,16 @@ class Runner:
         return self.results
 
     def _run_line(self, line: Line) -> None:
-        if line.alone:
+        if line.alone or _on_cluster(line) != self._on_cluster:
             self._close_all()
+        self._on_cluster = _on_cluster(line)
         systems = self._systems_of(line)
         rounds = min(self._rounds, getattr(line, "rounds_max", self._rounds))
         for number in range(line.warm_rounds + rounds):
             is_counted = number >= line.warm_rounds
             for system in systems:
                 server = system.server if isinstance(system, MeasuredClient) else system
-                if not line.alone and isinstance(server, Broker) and not server.is_running:
+                if not line.alone and isinstance(server, Broker | BrokerCluster) and not server.is_running:
                     self._warm(server)
                 if getattr(line, "tls", False) and system.pid not in self._warm_for_tls:
                     assert isinstance(system, Broker)
@@ -109,23 +116,33 @@ class Runner:
 
     def _systems_of(self, line: Line) -> list[System]:
         if not isinstance(line, MeasuresClients):
-            return [system for system in self._systems if system.name in (HEADRACE, *line.against)]
+            wanted = [system for system in self._systems if system.name in (HEADRACE, *line.against)]
+            return [system for system in wanted if isinstance(system, BrokerCluster) == _on_cluster(line)]
         servers = {system.name: system for system in self._systems if isinstance(system, Broker)}
         measured_clients = line.measured_clients(servers)
         self._measured_clients += measured_clients
         return measured_clients
 
-    def _warm(self, broker: Broker, *, tls: bool = False) -> None:
+    def _warm(self, broker: Broker | BrokerCluster, *, tls: bool = False) -> None:
         """Send small and large requests before measuring: the JVM compiles hot code."""
         topic = "warm-up"
         for records, value_bytes in ((1, 100), (WARM_BATCH_RECORDS, 1024)):
-            broker.create_topic(topic, 1)
-            load = produce_load(topic, [make_batch(records, value_bytes)] * WARM_CONNECTIONS, 1, 1)
             span = Span(self._options.seconds * WARM_ROUNDS, 0.0, self._options.bytes_max)
-            run_through(broker, load, span, tls=tls)
+            batches = [make_batch(records, value_bytes)] * WARM_CONNECTIONS
+            if isinstance(broker, BrokerCluster):
+                broker.create_topic(topic, NODES)
+                run_load(produce_load(topic, batches, NODES, 1, ALL_ACKS), broker.target(topic), span)
+            else:
+                broker.create_topic(topic, 1)
+                run_through(broker, produce_load(topic, batches, 1, 1), span, tls=tls)
             broker.delete_topic(topic)
 
     def _close_all(self) -> None:
         for system in (*self._measured_clients, *self._systems):
             system.close()
         self._measured_clients.clear()
+
+
+def _on_cluster(line: Line) -> bool:
+    """Return whether the line measures clusters instead of single servers."""
+    return getattr(line, "on_cluster", False)

@@ -15,11 +15,13 @@ HEAP = ("-Xms192M", "-Xmx384M")
 
 
 class KafkaCluster:
-    def __init__(self, nodes: int = NODES, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, nodes: int = NODES, settings: Mapping[str, str] | None = None, *, heap: tuple[str, ...] = HEAP
+    ) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="kafka-cluster-")
         self.cluster_id = cluster_id = new_cluster_id()
         self.nodes = [
-            KafkaPeer(directory=Path(self._temporary.name, str(node)), heap=HEAP, cluster_id=cluster_id)
+            KafkaPeer(directory=Path(self._temporary.name, str(node)), heap=heap, cluster_id=cluster_id)
             for node in range(1, nodes + 1)
         ]
         self.replicas = min(nodes, REPLICAS_MAX)

@@ -12,7 +12,7 @@ from random import Random
 from bench.errors import BenchFailed, CannotRun
 from bench.line import Figure, Measurement, Options
 from bench.load.frames import Batch, make_batch, produce_frame
-from bench.load.generator import Span, run_load
+from bench.load.generator import Span, run_load, target_of
 from bench.load.produce import IN_FLIGHT, produce_load
 from bench.systems.processes import rss_bytes
 from bench.systems.requests import Connection, create_topic, wait_until_served
@@ -77,12 +77,12 @@ def _compact(process: Process, options: Options) -> Measurement:
     files = process.data_dir / f"{TOPIC}-0"
     size = sum(path.stat().st_size for path in files.glob("*.log"))
     other_load = produce_load(OTHER_TOPIC, [make_batch(1, 100)], 1, 1)
-    alone = run_load(other_load, process.port, process.pid, Span(min(ALONE_S, options.seconds), 0.1))
+    alone = run_load(other_load, target_of(process), Span(min(ALONE_S, options.seconds), 0.1))
     memory = rss_bytes(process.pid)
     began = time.monotonic()
     with ThreadPoolExecutor(1) as threads:
         seconds = min(CONCURRENT_S_MAX, max(options.seconds, 1.0))
-        running = threads.submit(run_load, other_load, process.port, process.pid, Span(seconds))
+        running = threads.submit(run_load, other_load, target_of(process), Span(seconds))
         _configure(bootstrap, broker=False, values={DIRTY_RATIO: NOW})
         peak = _wait_until_clean(process, files.parent / CHECKPOINT, records - 1, memory)
         compaction_s = time.monotonic() - began
@@ -118,9 +118,9 @@ def _fill(process: Process, records: int) -> int:
     load = produce_load(TOPIC, batches[:1], 1, IN_FLIGHT)
     load = replace(load, frames=[[produce_frame(TOPIC, 0, batch) for batch in batches]])
     requests = max(1, records // BATCH_RECORDS)
-    outcome = run_load(load, process.port, process.pid, Span(FILL_S_MAX, 0.0, requests * load.payload_bytes))
+    outcome = run_load(load, target_of(process), Span(FILL_S_MAX, 0.0, requests * load.payload_bytes))
     last = _keyed(random, keys, AHEAD_MS, records=1)
-    once = run_load(produce_load(TOPIC, [last], 1, 1), process.port, process.pid, Span(FILL_S_MAX, 0.0, last.size))
+    once = run_load(produce_load(TOPIC, [last], 1, 1), target_of(process), Span(FILL_S_MAX, 0.0, last.size))
     if outcome.errors or once.errors:
         raise BenchFailed(f"filling {TOPIC} failed with error {outcome.first_error or once.first_error}")
     return outcome.all_responses * BATCH_RECORDS + once.all_responses

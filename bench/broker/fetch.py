@@ -16,7 +16,7 @@ from bench.load.frames import (
     produce_frame,
     records_that_fit,
 )
-from bench.load.generator import Load, Span, run_load
+from bench.load.generator import Load, Span, run_load, target_of
 from bench.load.produce import IN_FLIGHT, produce_load, run_through
 from bench.systems.servers import KAFKA, System
 
@@ -59,7 +59,7 @@ class Fetch:
             load = produce_load(topic, [batch], 1, IN_FLIGHT)
             load = replace(load, frames=[[produce_frame(topic, partition, batch)]])
             bytes_max = fetches * FETCH_BATCHES * batch.size
-            run_load(load, system.port, system.pid, Span(FILL_S_MAX, 0.0, bytes_max))
+            run_load(load, target_of(system), Span(FILL_S_MAX, 0.0, bytes_max))
 
     def _load(self, topic: str, batch: Batch, fetches: int) -> Load:
         payload = FETCH_BATCHES * batch.size

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from bench.broker.partitions import create_and_wait
 from bench.line import Figure, Measurement, Options
 from bench.load.frames import KIB, make_batch, records_that_fit
-from bench.load.generator import RunningLoad, Span
+from bench.load.generator import RunningLoad, Span, target_of
 from bench.load.produce import IN_FLIGHT, produce_load
 from bench.systems.loop_lag import LAG_QUANTILE, lag_buckets, quantile
 from bench.systems.servers import Broker, System
@@ -45,10 +45,10 @@ class LoopLag:
         system.create_topic(single, 1)
         batch = make_batch(records_that_fit(64 * KIB, KIB), KIB)
         before = lag_buckets(system.process)
-        port, pid = system.port, system.pid
+        target = target_of(system)
         loads = [
-            RunningLoad(produce_load(filler, [batch], 1, IN_FLIGHT), port, pid, Span(SECONDS_MAX, 0.0, bytes_max)),
-            RunningLoad(produce_load(single, [make_batch(1, 100)], 1, 1), port, pid, Span(SECONDS_MAX)),
+            RunningLoad(produce_load(filler, [batch], 1, IN_FLIGHT), target, Span(SECONDS_MAX, 0.0, bytes_max)),
+            RunningLoad(produce_load(single, [make_batch(1, 100)], 1, 1), target, Span(SECONDS_MAX)),
         ]
         try:
             time.sleep(options.seconds)

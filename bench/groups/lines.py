@@ -20,7 +20,7 @@ from bench.groups.frames import (
 )
 from bench.groups.members import SESSION_MS, AsyncConnection, Group, Member, open_connections
 from bench.line import Figure, Measurement, Options
-from bench.load.generator import Load, Outcome, run_load
+from bench.load.generator import Load, Outcome, run_load, target_of
 from bench.systems.processes import allow_open_files
 from bench.systems.servers import KAFKA, Broker, System
 
@@ -57,7 +57,7 @@ class GroupCommits:
             frames = [[commit_frame(group, topic)] for group in groups]
             response_bytes = len(commit_response(topic))
             load = Load(frames, 1, len(frames[0][0]), commit_error_at(topic), response_bytes, response_bytes)
-            return _measurement(self.figures, run_load(load, system.port, system.pid, options.span))
+            return _measurement(self.figures, run_load(load, target_of(system), options.span))
         finally:
             system.delete_topic(topic)
 
@@ -92,7 +92,7 @@ async def _run_heartbeats(system: Broker, topic: str, options: Options) -> Outco
         frames = [[heartbeat_frame(topic, member.epoch, member.id)] for member in members]
         response_bytes = len(heartbeat_response())
         load = Load(frames, 1, len(frames[0][0]), heartbeat_error_at(), response_bytes, response_bytes)
-        outcome = await asyncio.to_thread(run_load, load, system.port, system.pid, options.span)
+        outcome = await asyncio.to_thread(run_load, load, target_of(system), options.span)
         await group.leave()
     finally:
         await group.close()

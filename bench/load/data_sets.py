@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from bench.errors import BenchFailed
 from bench.load.frames import KIB, make_batch, produce_frame
-from bench.load.generator import Span, run_load
+from bench.load.generator import Span, run_load, target_of
 from bench.load.produce import IN_FLIGHT, produce_load
 from bench.systems.requests import end_offset
 from bench.systems.servers import Broker
@@ -81,7 +81,7 @@ def fill(server: Broker, topic: str, data: DataSet, records: int) -> None:
         load = produce_load(topic, [batch], 1, IN_FLIGHT)
         load = replace(load, frames=[[produce_frame(topic, partition, batch)]])
         bytes_max = records // PARTITIONS // batch.records * batch.plain_size
-        run_load(load, server.port, server.pid, Span(FILL_S_MAX, 0.0, bytes_max))
+        run_load(load, target_of(server), Span(FILL_S_MAX, 0.0, bytes_max))
     filled = total_end_offset(server, topic)
     if filled != records:
         raise BenchFailed(f"{topic} was filled with {filled} records instead of {records}")

@@ -15,6 +15,7 @@ import struct
 import sys
 import time
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from headrace.records.batch import CRC_START, advance_sequence, checksum, read_header
@@ -37,8 +38,8 @@ _BATCH_SEQUENCE = 53
 
 @dataclass
 class Arguments:
-    port: int = 0
-    pid: int = 0
+    port: list[int] = field(default_factory=list)
+    pid: list[int] = field(default_factory=list)
     in_flight: int = 1
     requests_max: int = 0
     response_min: int = 9
@@ -56,8 +57,8 @@ class Arguments:
         arguments = cls()
         for argument in command_line:
             name, _, value = argument.partition("=")
-            if name == "error_at":
-                arguments.error_at.append(int(value))
+            if name in ("port", "pid", "error_at"):
+                getattr(arguments, name).append(int(value))
             else:
                 setattr(arguments, name, type(getattr(arguments, name))(value))
         return arguments
@@ -88,7 +89,8 @@ class _Load:
         tls = _client_context(arguments.tls) if arguments.tls else None
         self.connections = []
         for number, frames in enumerate(_read_frames(arguments.frames), start=1):
-            self.connections.append(_Connection(arguments.port, frames, tls))
+            port = arguments.port[(number - 1) % len(arguments.port)]
+            self.connections.append(_Connection(port, frames, tls))
             if number % CONNECTS_AT_ONCE == 0:
                 time.sleep(CONNECT_PAUSE_S)
         for connection in self.connections:
@@ -209,11 +211,14 @@ def _read_frames(path: str) -> list[list[bytearray]]:
     return found
 
 
-def cpu_seconds(pid: int) -> float:
-    """Return user and system time of a process."""
-    with open(f"/proc/{pid}/stat") as file:
-        fields = file.read().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """Return user and system time of the processes together."""
+    ticks = 0
+    for pid in pids:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _negotiated(connection: socket.socket) -> str:

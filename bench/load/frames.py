@@ -21,7 +21,7 @@ from headrace.records.compression import Codec
 
 PRODUCE_VERSION = 9
 FETCH_VERSION = 12
-ACKS = 1
+ACKS, ALL_ACKS = 1, -1
 READ_COMMITTED = 1
 KIB = 1024
 MESSAGE_BYTES_MAX = 1_048_588  # Kafka's default for message.max.bytes
@@ -93,10 +93,10 @@ def records_that_fit(batch_bytes: int, value_bytes: int) -> int:
     return batch_bytes // (value_bytes + RECORD_OVERHEAD_MAX)
 
 
-def produce_frame(topic: str, partition: int, batch: Batch) -> bytes:
+def produce_frame(topic: str, partition: int, batch: Batch, acks: int = ACKS) -> bytes:
     data = ProduceRequest.PartitionProduceData(index=partition, records=memoryview(batch.data))
     request = ProduceRequest(
-        acks=ACKS,
+        acks=acks,
         timeout_ms=30_000,
         topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=[data])],
     )

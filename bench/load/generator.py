@@ -13,6 +13,7 @@ import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 from bench.errors import BenchFailed
 from bench.native.programs import compiled_program
@@ -35,6 +36,26 @@ class Load:
     batch_at: int = -1  # position in a frame of an idempotent producer's batch
     records: int = 0  # increment of its sequence number per batch
     tls: Path | None = None  # the certificate that the server must present; None for plaintext
+
+
+class Target(NamedTuple):
+    """The servers of a load: connection n goes to port n modulo the number of ports, and the CPU time is that of all processes."""
+
+    ports: tuple[int, ...]
+    pids: tuple[int, ...]
+
+
+class Server(Protocol):
+    """A process with one port."""
+
+    @property
+    def port(self) -> int: ...
+    @property
+    def pid(self) -> int: ...
+
+
+def target_of(server: Server) -> Target:
+    return Target((server.port,), (server.pid,))
 
 
 @dataclass(frozen=True)
@@ -82,11 +103,9 @@ class Outcome:
         return asdict(self)
 
 
-def arguments(load: Load, port: int, pid: int, span: Span, frames: Path) -> list[str]:
+def arguments(load: Load, target: Target, span: Span, frames: Path) -> list[str]:
     requests_max = max(1, span.bytes_max // load.payload_bytes) if span.bytes_max else 0
     values = {
-        "port": port,
-        "pid": pid,
         "in_flight": load.in_flight,
         "requests_max": requests_max,
         "response_min": load.response_min,
@@ -97,14 +116,15 @@ def arguments(load: Load, port: int, pid: int, span: Span, frames: Path) -> list
         "seconds": span.seconds,
     }
     common = [f"{name}={value}" for name, value in values.items()]
+    servers = [*(f"port={port}" for port in target.ports), *(f"pid={pid}" for pid in target.pids)]
     tls = [] if load.tls is None else [f"tls={load.tls}"]
-    return [*common, *tls, *(f"error_at={at}" for at in load.error_at), f"frames={frames}"]
+    return [*common, *servers, *tls, *(f"error_at={at}" for at in load.error_at), f"frames={frames}"]
 
 
 class RunningLoad:
     """A load running in a separate process; `outcome` waits for it to end."""
 
-    def __init__(self, load: Load, port: int, pid: int, span: Span) -> None:
+    def __init__(self, load: Load, target: Target, span: Span) -> None:
         self._load = load
         self._seconds = span.seconds + span.warm + SLACK_S
         self._frames = tempfile.NamedTemporaryFile(prefix="bench-frames-")  # noqa: SIM115 (closed by outcome)
@@ -113,7 +133,7 @@ class RunningLoad:
                 self._frames.write(_CONNECTION.pack(number))
                 self._frames.write(frame)
         self._frames.flush()
-        command = _generator(tls=load.tls is not None) + arguments(load, port, pid, span, Path(self._frames.name))
+        command = _generator(tls=load.tls is not None) + arguments(load, target, span, Path(self._frames.name))
         self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def stop(self) -> None:
@@ -138,8 +158,8 @@ class RunningLoad:
         return outcome
 
 
-def run_load(load: Load, port: int, pid: int, span: Span) -> Outcome:
-    return RunningLoad(load, port, pid, span).outcome()
+def run_load(load: Load, target: Target, span: Span) -> Outcome:
+    return RunningLoad(load, target, span).outcome()
 
 
 def generator_name() -> str:

@@ -5,7 +5,9 @@
  * one line of JSON.
  *
  * Arguments are name=value. `frames` is a file of [uint32 connection, little endian][frame with its size in front]...
- * `tls` is the certificate that the server must present; it needs a build with WITH_TLS. SIGTERM ends the measured time early.
+ * `port` and `pid` may be repeated for a cluster: connection n goes to port n modulo their number, and the servers' CPU time is that of
+ * all processes. `tls` is the certificate that the server must present; it needs a build with WITH_TLS. SIGTERM ends the measured time
+ * early.
  * With batch_at, every frame contains a batch of an idempotent producer there, whose sequence number and checksum are updated
  * for each request. */
 #define _GNU_SOURCE
@@ -25,7 +27,7 @@
 #include "crc32c.h"
 #include "transport.h"
 
-enum { IN_FLIGHT_MAX = 64, HEAD_BYTES = 512, EVENTS_MAX = 256, ERRORS_AT_MAX = 4, RECEIVE_BYTES = 256 * 1024 };
+enum { IN_FLIGHT_MAX = 64, HEAD_BYTES = 512, EVENTS_MAX = 256, ERRORS_AT_MAX = 4, SERVERS_MAX = 64, RECEIVE_BYTES = 256 * 1024 };
 enum { CONNECTS_AT_ONCE = 16, CONNECT_PAUSE_NS = 3000000 }; /* overflowing the listen queue of 50 costs a second each time */
 enum { WARM_PART = 5 }; /* the warm-up takes at most a fifth of requests_max */
 enum { CORRELATION_IN_REQUEST = 8, CORRELATION_IN_RESPONSE = 4 };
@@ -52,8 +54,9 @@ struct connection {
     unsigned char head[HEAD_BYTES];
 };
 
-static struct { long port, pid, in_flight, requests_max, response_min, response_max, batch_at, records; double warm, seconds; } args = {
+static struct { long in_flight, requests_max, response_min, response_max, batch_at, records; double warm, seconds; } args = {
     .in_flight = 1, .response_min = 9, .response_max = 1 << 30, .batch_at = -1};
+static struct numbers { long values[SERVERS_MAX]; int count; } ports, pids;
 static int errors_at[ERRORS_AT_MAX], errors_at_count;
 static struct connection *connections;
 static uint32_t connection_count;
@@ -108,6 +111,12 @@ static double cpu_seconds(long pid) {
     char *rest = strrchr(text, ')'); /* the process name before it may contain any character */
     if (!rest || sscanf(rest + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &kernel) != 2) fail("/proc/<pid>/stat");
     return (double)(user + kernel) / (double)sysconf(_SC_CLK_TCK);
+}
+
+static double server_cpu_seconds(void) {
+    double sum = 0;
+    for (int i = 0; i < pids.count; i++) sum += cpu_seconds(pids.values[i]);
+    return sum;
 }
 
 static double own_cpu_seconds(void) {
@@ -230,12 +239,13 @@ static void read_frames(const char *path) {
 }
 
 static void connect_all(void) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)args.port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     poll_fd = epoll_create1(0);
     for (uint32_t i = 0; i < connection_count; i++) {
         struct connection *c = &connections[i];
         int yes = 1;
         if (i && i % CONNECTS_AT_ONCE == 0) nanosleep(&(struct timespec){.tv_nsec = CONNECT_PAUSE_NS}, 0);
+        address.sin_port = htons((uint16_t)ports.values[i % (uint32_t)ports.count]);
         c->fd = socket(AF_INET, SOCK_STREAM, 0);
         if (c->fd < 0 || connect(c->fd, (struct sockaddr *)&address, sizeof address)) fail("connect");
         setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
@@ -245,9 +255,14 @@ static void connect_all(void) {
     }
 }
 
+static void add_number(struct numbers *numbers, const char *value) {
+    if (numbers->count == SERVERS_MAX) fail("too many servers");
+    numbers->values[numbers->count++] = atol(value);
+}
+
 static void parse(int argc, char **argv) {
     static const struct { const char *name; long *whole; double *real; } known[] = {
-        {"port", &args.port, 0}, {"pid", &args.pid, 0}, {"in_flight", &args.in_flight, 0}, {"requests_max", &args.requests_max, 0},
+        {"in_flight", &args.in_flight, 0}, {"requests_max", &args.requests_max, 0},
         {"response_min", &args.response_min, 0}, {"response_max", &args.response_max, 0}, {"batch_at", &args.batch_at, 0},
         {"records", &args.records, 0}, {"warm", 0, &args.warm}, {"seconds", 0, &args.seconds}};
     for (int i = 1; i < argc; i++) {
@@ -256,6 +271,8 @@ static void parse(int argc, char **argv) {
         *value++ = 0;
         if (!strcmp(argv[i], "frames")) { read_frames(value); continue; }
         if (!strcmp(argv[i], "tls")) { authority = value; continue; }
+        if (!strcmp(argv[i], "port")) { add_number(&ports, value); continue; }
+        if (!strcmp(argv[i], "pid")) { add_number(&pids, value); continue; }
         if (!strcmp(argv[i], "error_at")) {
             int at = atoi(value);
             if (errors_at_count == ERRORS_AT_MAX || at < 0 || at + 2 > HEAD_BYTES || at + 2 > args.response_min) fail("error_at");
@@ -267,7 +284,7 @@ static void parse(int argc, char **argv) {
         if (k == sizeof known / sizeof *known) fail(argv[i]);
         if (known[k].whole) *known[k].whole = atol(value); else *known[k].real = atof(value);
     }
-    if (args.in_flight < 1 || args.in_flight > IN_FLIGHT_MAX || connection_count == 0) fail("in_flight or frames");
+    if (args.in_flight < 1 || args.in_flight > IN_FLIGHT_MAX || connection_count == 0 || ports.count == 0) fail("in_flight, frames or port");
 }
 
 static void stop(int number) { stopped = number; }
@@ -293,14 +310,14 @@ int main(int argc, char **argv) {
         now_ns = now();
         bool warm_part_sent = args.requests_max && requests >= (uint64_t)args.requests_max / WARM_PART;
         if (!from && (now_ns >= warm_end || warm_part_sent)) {
-            server_cpu = args.pid ? cpu_seconds(args.pid) : 0;
+            server_cpu = server_cpu_seconds();
             own_cpu = own_cpu_seconds();
             from = now();
             counting = true;
         }
         if (from && !until && (now_ns >= end || stopped || (!sending && is_idle()))) {
             until = now();
-            server_cpu = args.pid ? cpu_seconds(args.pid) - server_cpu : 0;
+            server_cpu = server_cpu_seconds() - server_cpu;
             own_cpu = own_cpu_seconds() - own_cpu;
             sending = counting = false;
         }

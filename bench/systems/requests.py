@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from bench.errors import BenchFailed
 from headrace.base.errors import ErrorCode
@@ -13,6 +14,7 @@ from headrace.client.wire.frames import decode_response, encode_request
 from headrace.protocol.framing import SIZE
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest
+from headrace.protocol.messages.describe_quorum import DescribeQuorumRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.list_offsets import ListOffsetsRequest
 from headrace.protocol.messages.metadata import MetadataRequest
@@ -27,6 +29,8 @@ DELETE_TOPICS_VERSION = 5
 INIT_PRODUCER_ID_VERSION = 4
 LIST_OFFSETS_VERSION = 6
 METADATA_VERSION = 9
+DESCRIBE_QUORUM_VERSION = 1
+TIMEOUT_MS = 60_000
 LATEST, EARLIEST = -1, -2  # special timestamps: the end offset and the first offset
 
 
@@ -70,15 +74,29 @@ class Connection:
         return bytes(data)
 
 
-def create_topic(connection: Connection, name: str, partitions: int) -> None:
-    topic = CreateTopicsRequest.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
-    response = connection.request(CreateTopicsRequest(topics=[topic]), CREATE_TOPICS_VERSION)
-    _check(response.topics[0].error_code, f"creating {name}")
+def create_topic(connection: Connection, name: str, partitions: int, replicas: int = 1) -> None:
+    create_topics(connection, [name], partitions, replicas)
+
+
+def create_topics(connection: Connection, names: Sequence[str], partitions: int, replicas: int) -> None:
+    topics = [
+        CreateTopicsRequest.CreatableTopic(name=name, num_partitions=partitions, replication_factor=replicas)
+        for name in names
+    ]
+    response = connection.request(CreateTopicsRequest(topics=topics, timeout_ms=TIMEOUT_MS), CREATE_TOPICS_VERSION)
+    for topic in response.topics:
+        _check(topic.error_code, f"creating {topic.name}")
 
 
 def delete_topic(connection: Connection, name: str) -> None:
-    response = connection.request(DeleteTopicsRequest(topic_names=[name], timeout_ms=60_000), DELETE_TOPICS_VERSION)
-    _check(response.responses[0].error_code, f"deleting {name}")
+    delete_topics(connection, [name])
+
+
+def delete_topics(connection: Connection, names: Sequence[str]) -> None:
+    request = DeleteTopicsRequest(topic_names=list(names), timeout_ms=TIMEOUT_MS)
+    response = connection.request(request, DELETE_TOPICS_VERSION)
+    for topic in response.responses:
+        _check(topic.error_code, f"deleting {topic.name}")
 
 
 def new_producer_id(connection: Connection) -> tuple[int, int]:
@@ -92,6 +110,36 @@ def new_producer_id(connection: Connection) -> tuple[int, int]:
         time.sleep(RETRY_S)
     _check(response.error_code, "requesting a producer id")
     return response.producer_id, response.producer_epoch
+
+
+class TopicState(NamedTuple):
+    """What a broker's metadata says of a topic, by partition; a partition without a leader has leader 0."""
+
+    leaders: list[int]
+    in_sync: list[int]  # sizes of the ISRs
+
+
+def describe_topic(connection: Connection, name: str) -> TopicState | None:
+    """Return the topic's state, or None if the broker does not know the topic."""
+    request = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
+    (topic,) = connection.request(request, METADATA_VERSION).topics
+    if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return None
+    _check(topic.error_code, f"describing {name}")
+    partitions = sorted(topic.partitions, key=lambda partition: partition.partition_index)
+    return TopicState(
+        [max(partition.leader_id, 0) for partition in partitions],
+        [len(partition.isr_nodes) for partition in partitions],
+    )
+
+
+def active_controller(connection: Connection) -> int:
+    """Return the id of the node that leads the metadata quorum."""
+    partitions = [DescribeQuorumRequest.PartitionData(partition_index=0)]
+    topics = [DescribeQuorumRequest.TopicData(topic_name="__cluster_metadata", partitions=partitions)]
+    response = connection.request(DescribeQuorumRequest(topics=topics), DESCRIBE_QUORUM_VERSION)
+    _check(response.error_code, "describing the quorum")
+    return int(response.topics[0].partitions[0].leader_id)
 
 
 def has_leaders(connection: Connection, name: str, *, create: bool = False) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from bench.errors import BenchFailed
 from bench.line import Figure, Measurement, Options
 from bench.load.frames import FETCH_RESPONSE_SLACK_BYTES, KIB, fetch_error_at, fetch_frame, fetch_response, make_batch
-from bench.load.generator import Load, Span, run_load
+from bench.load.generator import Load, Span, run_load, target_of
 from bench.systems.requests import READY_S_MAX, Connection, end_offset
 from bench.systems.servers import KAFKA, Broker, System
 from bench.transactions.frames import BlockingProducer
@@ -46,7 +46,7 @@ class FetchCommitted:
             fill(system.connection, topic, fetches * ABORTED_OF)
             span = Span(options.seconds, options.span.warm)
             loads = [_load(topic, payload, fetches, committed=committed) for committed in (False, True)]
-            plain, committed = (run_load(load, system.port, system.pid, span) for load in loads)
+            plain, committed = (run_load(load, target_of(system), span) for load in loads)
         finally:
             system.delete_topic(topic)
         figures = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bench.line import Figure, Line, Measurement, Options
+from bench.load.generator import target_of
 from bench.systems.servers import KAFKA, System
 from bench.transactions.fetch_committed import FetchCommitted
 from bench.transactions.load import Transactions, run_transactions
@@ -42,7 +43,7 @@ class Transactional:
     def measure(self, system: System, topic: str, options: Options) -> Measurement:
         load = self.prepare(system, topic)
         try:
-            outcome, retries = run_transactions(system.port, system.pid, load, options.span)
+            outcome, retries = run_transactions(target_of(system), load, options.span)
         finally:
             system.delete_topic(topic)
         figures = {

@@ -15,13 +15,14 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from struct import Struct
 
 from bench.errors import BenchFailed
 from bench.load.fallback import cpu_seconds
 from bench.load.frames import Batch, make_batch
-from bench.load.generator import SLACK_S, Outcome, Span
+from bench.load.generator import SLACK_S, Outcome, Span, Target
 from bench.paths import ROOT
 from bench.systems.requests import Connection
 from bench.transactions.frames import (
@@ -62,6 +63,10 @@ class Transactions:
     value_bytes: int
 
     @property
+    def transactional_ids(self) -> list[str]:
+        return [f"{self.topic}-{number}" for number in range(self.producers)]
+
+    @property
     def batch(self) -> Batch:
         return make_batch(self.records // self.partitions, self.value_bytes, 0, 0, transactional=True)
 
@@ -78,8 +83,11 @@ class _Expected:
 
 
 class _Producer:
-    def __init__(self, port: int, name: str, load: Transactions, expected: _Expected) -> None:
-        with Connection(port) as connection:
+    """One transactional producer, with one connection, or two if its coordinator is not the leader of its partitions."""
+
+    def __init__(self, leader: int, coordinator: int, name: str, load: Transactions, expected: _Expected) -> None:
+        """Connect to the ports of the leader and of the coordinator."""
+        with Connection(coordinator) as connection:
             producer = init_producer(connection, name)
         self._produce = ProduceFrame(name, load.topic, load.batch, load.partitions)
         self._end = EndFrame(name)
@@ -88,9 +96,8 @@ class _Producer:
         self._correlation_id = 0
         self._received = bytearray()
         self._unsent = memoryview(b"")
-        self.socket = socket.create_connection((LOOPBACK, port))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket.setblocking(False)
+        self._leader = _connect(leader)
+        self._coordinator = self._leader if coordinator == leader else _connect(coordinator)
         self.is_ending = False  # whether EndTxn rather than Produce is in flight or to be retried
         self.is_busy = False
         self.ends_since = 0.0  # time at which EndTxn was first sent
@@ -98,6 +105,15 @@ class _Producer:
     def _set(self, producer: tuple[int, int]) -> None:
         self._produce.set_producer(*producer)
         self._end.set_producer(*producer)
+
+    @property
+    def sockets(self) -> set[socket.socket]:
+        return {self._leader, self._coordinator}
+
+    @property
+    def socket(self) -> socket.socket:
+        """Return the connection for the request of the current step."""
+        return self._coordinator if self.is_ending else self._leader
 
     @property
     def is_sending(self) -> bool:
@@ -159,10 +175,20 @@ class _Producer:
         return max(int(one.error_code) for topic in found.responses for one in topic.partition_responses)
 
 
+def _connect(port: int) -> socket.socket:
+    connection = socket.create_connection((LOOPBACK, port))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setblocking(False)
+    return connection
+
+
 class _Load:
-    def __init__(self, port: int, load: Transactions) -> None:
+    def __init__(self, leader: int, coordinators: Sequence[int], load: Transactions) -> None:
         expected = _Expected(load)
-        self.producers = [_Producer(port, f"{load.topic}-{number}", load, expected) for number in range(load.producers)]
+        self.producers = [
+            _Producer(leader, coordinators[number % len(coordinators)], name, load, expected)
+            for number, name in enumerate(load.transactional_ids)
+        ]
         self.starting, self.counting = True, False  # whether producers start further transactions; whether they count
         self.retries = self.committed = 0
         self.latencies: list[float] = []
@@ -170,7 +196,8 @@ class _Load:
         self._last_response_at = time.monotonic()
         self._selector = selectors.DefaultSelector()
         for number, producer in enumerate(self.producers):
-            self._selector.register(producer.socket, selectors.EVENT_READ, number)
+            for connection in producer.sockets:
+                self._selector.register(connection, selectors.EVENT_READ, number)
 
     def begin(self) -> None:
         for number, producer in enumerate(self.producers):
@@ -228,19 +255,20 @@ class _Load:
         return not any(producer.is_busy for producer in self.producers)
 
 
-def run(port: int, pid: int, load: Transactions, span: Span) -> dict[str, float]:
-    running = _Load(port, load)
+def run(target: Target, load: Transactions, span: Span) -> dict[str, float]:
+    leader, *coordinators = target.ports
+    running = _Load(leader, coordinators or [leader], load)
     running.begin()
     warm_end = time.monotonic() + span.warm
     while time.monotonic() < warm_end:
         running.step()
     running.counting, running.retries = True, 0
-    server_cpu, own_cpu, start = cpu_seconds(pid), time.process_time(), time.monotonic()
+    server_cpu, own_cpu, start = cpu_seconds(target.pids), time.process_time(), time.monotonic()
     while time.monotonic() < start + span.seconds:
         running.step()
     running.starting = running.counting = False
     seconds = time.monotonic() - start
-    server_cpu, own_cpu, retries = cpu_seconds(pid) - server_cpu, time.process_time() - own_cpu, running.retries
+    server_cpu, own_cpu, retries = cpu_seconds(target.pids) - server_cpu, time.process_time() - own_cpu, running.retries
     while not running.is_idle:
         running.step()
     slowest_last = sorted(running.latencies) or [0.0]
@@ -264,9 +292,13 @@ def run(port: int, pid: int, load: Transactions, span: Span) -> dict[str, float]
     }
 
 
-def run_transactions(port: int, pid: int, load: Transactions, span: Span) -> tuple[Outcome, int]:
-    """Run the load in a separate process. Return its outcome, whose responses are commits, and its retries."""
-    values = {"port": port, "pid": pid, "warm": span.warm, "seconds": span.seconds}
+def run_transactions(target: Target, load: Transactions, span: Span) -> tuple[Outcome, int]:
+    """Run the load in a separate process. Return its outcome, whose responses are commits, and its retries.
+
+    The first port is that of the partitions' leader. Further ones, if any, are those of the producers' coordinators in turn.
+    """
+    values: dict[str, object] = {"warm": span.warm, "seconds": span.seconds}
+    values |= {"ports": ",".join(map(str, target.ports)), "pids": ",".join(map(str, target.pids))}
     values |= {field.name: getattr(load, field.name) for field in fields(load)}
     arguments = [f"{name}={value}" for name, value in values.items()]
     command = [sys.executable, "-m", "bench.transactions.load", *arguments]
@@ -282,6 +314,10 @@ def run_transactions(port: int, pid: int, load: Transactions, span: Span) -> tup
     return outcome, retries
 
 
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(",") if number)
+
+
 def main(command_line: list[str]) -> None:
     values = dict(argument.split("=", 1) for argument in command_line)
     load = Transactions(
@@ -293,7 +329,7 @@ def main(command_line: list[str]) -> None:
     )
     span = Span(float(values["seconds"]), float(values["warm"]))
     try:
-        result = run(int(values["port"]), int(values["pid"]), load, span)
+        result = run(Target(_numbers(values["ports"]), _numbers(values["pids"])), load, span)
     except BenchFailed as error:
         raise SystemExit(f"load: {error}") from None
     print(json.dumps(result))

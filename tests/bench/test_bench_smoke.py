@@ -11,11 +11,12 @@ from struct import Struct
 
 import pytest
 from bench.broker.produce import Produce
+from bench.cluster.lines import cluster_lines
 from bench.errors import BenchFailed, CannotRun
 from bench.line import Figure, Line, Measurement, Options
 from bench.lines import all_lines
 from bench.load.frames import make_batch
-from bench.load.generator import Load, Span, run_load
+from bench.load.generator import Load, Span, Target, run_load, target_of
 from bench.load.produce import produce_load, run_through
 from bench.native.programs import compiler
 from bench.runner import Runner, available_systems
@@ -53,10 +54,10 @@ def generator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     return str(request.param)
 
 
-def test_every_benchmark_line_runs_without_errors(tmp_path: Path) -> None:
-    options = Options(
+def small_options(directory: Path) -> Options:
+    return Options(
         seconds=0.2,
-        work=tmp_path,
+        work=directory,
         bytes_max=100_000_000,
         fetch_bytes=20_000_000,
         filler_bytes_max=100_000_000,
@@ -71,11 +72,25 @@ def test_every_benchmark_line_runs_without_errors(tmp_path: Path) -> None:
         group_partitions=20,
         group_deaths=2,
         committed_offsets=2_000,
+        cluster_topics=20,
     )
-    systems, skipped = available_systems(tmp_path, with_kafka=False)
+
+
+def test_every_line_about_one_server_runs_without_errors(tmp_path: Path) -> None:
+    run_lines(tmp_path, [line for line in all_lines().values() if not getattr(line, "on_cluster", False)])
+    assert not (tmp_path / "headrace").exists(), "a run deletes its data"
+
+
+@pytest.mark.timeout(400)
+def test_every_line_about_clusters_runs_without_errors(tmp_path: Path) -> None:
+    run_lines(tmp_path, cluster_lines())
+
+
+def run_lines(directory: Path, lines: list[Line]) -> None:
+    systems, skipped = available_systems(directory, with_kafka=False)
     messages: list[str] = []
-    lines = [line for line in all_lines().values() if not isinstance(line, MeasuresClients)]
-    results = Runner(systems, options, 1, messages.append).run(lines)
+    lines = [line for line in lines if not isinstance(line, MeasuresClients)]
+    results = Runner(systems, small_options(directory), 1, messages.append).run(lines)
     assert "Kafka" in skipped
     assert not results.failed
     for line in lines:
@@ -88,7 +103,6 @@ def test_every_benchmark_line_runs_without_errors(tmp_path: Path) -> None:
             if "responses" in measured.detail:
                 assert measured.detail["responses"] != 0
                 assert measured.detail["errors"] == 0
-    assert not (tmp_path / "headrace").exists(), "a run deletes its data"
 
 
 def test_each_request_gets_one_response_and_is_counted(broker: Broker, generator: str) -> None:
@@ -96,7 +110,7 @@ def test_each_request_gets_one_response_and_is_counted(broker: Broker, generator
     broker.create_topic(topic, 1)
     batch = make_batch(3, 100)
     load = produce_load(topic, [batch] * 4, 1, 2)
-    outcome = run_load(load, broker.port, broker.pid, Span(30.0, 0.0, REQUESTS * batch.size))
+    outcome = run_load(load, target_of(broker), Span(30.0, 0.0, REQUESTS * batch.size))
     assert outcome.responses == outcome.all_responses == REQUESTS
     assert outcome.errors == 0
     assert 0 < outcome.p50_us <= outcome.p99_us <= outcome.p999_us <= outcome.max_us
@@ -108,7 +122,7 @@ def test_idempotent_load_continues_its_sequence_numbers(broker: Broker, generato
     assert isinstance(line, Produce)
     topic = f"idempotent-{generator}"
     load = line.prepare(broker, topic, Options())
-    run_load(load, broker.port, broker.pid, Span(30.0, 0.0, REQUESTS * load.payload_bytes))
+    run_load(load, target_of(broker), Span(30.0, 0.0, REQUESTS * load.payload_bytes))
     assert end_offset(broker.connection, topic) == line.records * REQUESTS  # duplicates would not be appended
 
 
@@ -116,7 +130,7 @@ def test_an_error_code_in_a_response_ends_the_run(broker: Broker, generator: str
     load = produce_load("there-is-none", [make_batch(1, 100)], 1, 1)
     lenient = Load(**{**vars(load), "response_max": 1000})
     with pytest.raises(BenchFailed, match="an error, the first one 3"):
-        run_load(lenient, broker.port, broker.pid, Span(30.0, 0.0, load.payload_bytes))
+        run_load(lenient, target_of(broker), Span(30.0, 0.0, load.payload_bytes))
 
 
 def test_a_response_of_unexpected_size_ends_the_run(broker: Broker, generator: str) -> None:
@@ -125,7 +139,7 @@ def test_a_response_of_unexpected_size_ends_the_run(broker: Broker, generator: s
     load = produce_load(topic, [make_batch(1, 100)], 1, 1)
     stricter = Load(**{**vars(load), "response_min": load.response_min + 1, "response_max": load.response_max + 1})
     with pytest.raises(BenchFailed, match="bytes; expected"):
-        run_load(stricter, broker.port, broker.pid, Span(30.0, 0.0, load.payload_bytes))
+        run_load(stricter, target_of(broker), Span(30.0, 0.0, load.payload_bytes))
 
 
 @needs_compiler
@@ -138,7 +152,7 @@ def test_the_ceiling_refuses_a_wrong_checksum(tmp_path: Path) -> None:
     broken = Load(**{**vars(load), "frames": [[bytes(frame)]]})
     try:
         with pytest.raises(BenchFailed, match="the load generator failed"):
-            run_load(broken, ceiling.port, 0, Span(30.0, 0.0, load.payload_bytes))
+            run_load(broken, Target((ceiling.port,), ()), Span(30.0, 0.0, load.payload_bytes))
     finally:
         ceiling.close()
 
@@ -150,7 +164,7 @@ def test_the_ceiling_writes_what_it_acknowledges(tmp_path: Path) -> None:
     batch = make_batch(60, 1024)
     try:
         load = produce_load("t", [batch], 1, 5)
-        run_load(load, ceiling.port, ceiling.pid, Span(30.0, 0.0, REQUESTS * batch.size))
+        run_load(load, target_of(ceiling), Span(30.0, 0.0, REQUESTS * batch.size))
         written = (tmp_path / "ceiling" / "0.log").read_bytes()
     finally:
         ceiling.close()
@@ -175,21 +189,21 @@ def test_the_load_generator_uses_tls_and_verifies_the_certificate(
     other = make_certificate(tmp_path)
     assert other is not None
     with pytest.raises(BenchFailed, match="the load generator failed"):
-        run_load(replace(load, tls=other.public), broker.tls.port, broker.pid, Span(1.0))
+        run_load(replace(load, tls=other.public), Target((broker.tls.port,), (broker.pid,)), Span(1.0))
 
 
 def test_compressed_batches_are_validated(broker: Broker) -> None:
     broker.create_topic("compressed", 1)
     good = make_batch(20, 1024, codec=Codec.ZSTD)
     assert good.size < good.plain_size / 2
-    run_load(produce_load("compressed", [good], 1, 1), broker.port, broker.pid, Span(30.0, 0.0, 3 * good.plain_size))
+    run_load(produce_load("compressed", [good], 1, 1), target_of(broker), Span(30.0, 0.0, 3 * good.plain_size))
     assert end_offset(broker.connection, "compressed") == 60
     garbage = bytearray(good.data)
     garbage[HEADER_BYTES + 20 :] = bytes(len(garbage) - HEADER_BYTES - 20)
     CRC.pack_into(garbage, CRC_START - CRC.size, checksum(garbage, 0, len(garbage)))
     load = produce_load("compressed", [replace(good, data=bytes(garbage))], 1, 1)
     with pytest.raises(BenchFailed):
-        run_load(replace(load, response_max=1000), broker.port, broker.pid, Span(30.0, 0.0, good.plain_size))
+        run_load(replace(load, response_max=1000), target_of(broker), Span(30.0, 0.0, good.plain_size))
     assert end_offset(broker.connection, "compressed") == 60
 
 

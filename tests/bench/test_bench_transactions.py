@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from bench.errors import BenchFailed
 from bench.load.frames import fetch_frame
-from bench.load.generator import Span
+from bench.load.generator import Span, target_of
 from bench.systems.requests import end_offset
 from bench.systems.servers import HEADRACE, Broker, spawn_headrace
 from bench.transactions.fetch_committed import ABORTED_OF, RECORDS, fill
@@ -45,7 +45,7 @@ def test_counted_transactions_are_committed(broker: Broker, partitions: int, pro
     topic = f"counted-{partitions}"
     broker.create_topic(topic, partitions)
     load = Transactions(topic, partitions, producers, 20, 100)
-    outcome, _ = run_transactions(broker.port, broker.pid, load, SPAN)  # how often it retries depends on the machine
+    outcome, _ = run_transactions(target_of(broker), load, SPAN)  # how often it retries depends on the machine
     assert 0 < outcome.responses <= outcome.all_responses
     assert 0 < outcome.p50_us <= outcome.p99_us <= outcome.max_us
     assert ends_at(broker, topic, partitions, outcome.all_responses * (20 // partitions + 1))
@@ -68,7 +68,7 @@ def test_requests_refused_with_concurrent_transactions_are_retried(
         return on_response(self, response)
 
     monkeypatch.setattr(_Producer, "on_response", refuse_one)
-    found = run(broker.port, broker.pid, Transactions(topic, 2, 2, 20, 100), Span(0.5, 0.0))
+    found = run(target_of(broker), Transactions(topic, 2, 2, 20, 100), Span(0.5, 0.0))
     assert refused and found["retries"] >= 1  # a busy broker may refuse some requests by itself
     assert ends_at(broker, topic, 2, int(found["all_responses"]) * 11)
 
@@ -76,7 +76,7 @@ def test_requests_refused_with_concurrent_transactions_are_retried(
 def test_non_retriable_errors_end_the_run(broker: Broker) -> None:
     load = Transactions("there-is-none", 1, 1, 10, 100)
     with pytest.raises(BenchFailed, match="Produce 12 failed with error 3"):
-        run_transactions(broker.port, broker.pid, load, SPAN)
+        run_transactions(target_of(broker), load, SPAN)
 
 
 def test_every_tenth_transaction_of_the_fetch_topic_is_aborted(broker: Broker) -> None:

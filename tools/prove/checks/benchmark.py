@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from bench.lines import BROKER, CLIENT, PIPELINES, SPARK, TRANSACTIONS
+from bench.lines import BROKER, CLIENT, CLUSTER, PIPELINES, SPARK, TRANSACTIONS
 from bench.pipelines.topic_reader import reader_missing
 from bench.spark.lines import spark_missing
 from testkit import kafka_peer as peers
@@ -34,6 +34,15 @@ def benchmark() -> str:
 )
 def benchmark_transactions() -> str:
     return _publish(TRANSACTIONS)
+
+
+@check(
+    "benchmark-cluster",
+    "Benchmark of three nodes against three nodes of Apache Kafka in one interleaved run: replicated produce, transactions "
+    "and commits, failover of leaders and controllers, catching up, many topics, idle nodes",
+)
+def benchmark_cluster() -> str:
+    return _publish(CLUSTER)
 
 
 @check(

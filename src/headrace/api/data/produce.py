@@ -159,19 +159,35 @@ class ProduceApi:
             return self._check_unacknowledged(response)
         return self._with_endpoints(context, response) if refused else response
 
-    async def _acknowledged(
+    def _acknowledged(
         self, context: RequestContext, response: ProduceResponse, waiting: list[_Unacknowledged]
-    ) -> ProduceResponse:
-        """Wait until all batches are on disk (`flush.messages`) and replicated (acks=all), then return the response.
+    ) -> asyncio.Future[ProduceResponse]:
+        """Return the response when all batches are on disk (`flush.messages`) and replicated (acks=all).
 
-        Later requests of the connection are not blocked by it.
+        Later requests of the connection are not blocked by it. This runs for every request with acks=all: a task would cost a fifth
+        of the whole request. Other requests may wait for the same flush, so nothing here cancels it.
         """
-        for topic, partition_response, ack in waiting:
-            error = await asyncio.shield(ack)  # other requests may wait for the same flush
-            if error is not None:
-                self._refuse(context, topic, partition_response, error, None)
-                partition_response.log_append_time_ms = partition_response.log_start_offset = -1
-        return self._with_endpoints(context, response)
+        done: asyncio.Future[ProduceResponse] = self._loop.create_future()
+        left = len(waiting)
+
+        def one_done(_: Synced) -> None:
+            nonlocal left
+            left -= 1
+            if left or done.done():
+                return
+            if any(one.ack.cancelled() for one in waiting):
+                done.cancel()
+                return
+            for topic, partition_response, ack in waiting:
+                error = ack.result()
+                if error is not None:
+                    self._refuse(context, topic, partition_response, error, None)
+                    partition_response.log_append_time_ms = partition_response.log_start_offset = -1
+            done.set_result(self._with_endpoints(context, response))
+
+        for one in waiting:
+            one.ack.add_done_callback(one_done)
+        return done
 
     def _with_endpoints(self, context: RequestContext, response: ProduceResponse) -> ProduceResponse:
         """Add the endpoints of the leaders that the response names."""
