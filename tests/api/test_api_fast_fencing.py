@@ -12,7 +12,7 @@ from tests.controller.controller_harness import ControllerHarness
 from tests.fakes import FakeClock
 
 from headrace.api.controller import broker_connections
-from headrace.api.controller.broker_connections import BrokerConnections
+from headrace.api.controller.broker_connections import BrokerConnections, Outcome
 from headrace.base.ids import Uuid
 from headrace.controller.fast_fencing import FenceDeadBroker
 from headrace.metadata.image import Broker, Endpoint
@@ -104,11 +104,43 @@ def test_a_broker_that_restarts_between_the_probes_is_not_reported(monkeypatch: 
     run(work())
 
 
+@pytest.mark.parametrize(
+    ("outcomes", "probes", "is_reported"),
+    [
+        ([Outcome.REFUSED, Outcome.REFUSED], 2, True),
+        ([Outcome.UNKNOWN, Outcome.REFUSED, Outcome.UNKNOWN, Outcome.REFUSED, Outcome.REFUSED], 5, True),
+        ([Outcome.REFUSED, Outcome.UNKNOWN, Outcome.ACCEPTED], 3, False),
+        ([Outcome.UNKNOWN] * broker_connections.PROBES_MAX, broker_connections.PROBES_MAX, False),
+    ],
+)
+def test_probes_without_an_outcome_are_repeated(
+    monkeypatch: pytest.MonkeyPatch, outcomes: list[Outcome], probes: int, is_reported: bool
+) -> None:
+    monkeypatch.setattr(broker_connections, "PROBE_PAUSE_S", 0.0)
+    seen: list[Outcome] = []
+
+    async def probe_once(self: BrokerConnections, endpoint: Endpoint) -> Outcome:
+        seen.append(outcomes[len(seen)])
+        return seen[-1]
+
+    monkeypatch.setattr(BrokerConnections, "_probe_once", probe_once)
+
+    async def work() -> None:
+        watcher = Watcher(1)
+        watcher.connections.probe(7)
+        while watcher.connections._probing:
+            await asyncio.sleep(0)
+        assert len(seen) == probes and bool(watcher.reports) == is_reported
+
+    run(work())
+
+
 def test_a_controller_that_takes_over_probes_brokers_that_never_connected_to_it() -> None:
     async def work() -> None:
         watcher = Watcher(await refused_port())
         watcher.connections.probe(7)
-        await asyncio.sleep(0.25)
+        while not watcher.reports:
+            await asyncio.sleep(0.005)
         assert watcher.reports == [FenceDeadBroker(7, 3, 500)]
         server = await asyncio.start_server(lambda reader, writer: writer.close(), HOST, 0)
         living = Watcher(server.sockets[0].getsockname()[1])

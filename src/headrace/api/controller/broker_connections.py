@@ -11,6 +11,7 @@ import asyncio
 import errno
 import logging
 from collections.abc import Callable
+from enum import Enum, auto
 from functools import partial
 
 from headrace.base.clock import Clock
@@ -20,10 +21,19 @@ from headrace.server.context import Peer
 
 log = logging.getLogger(__name__)
 
-PROBES = 2
+REFUSALS = 2  # refused probes in a row after which a process counts as gone
+PROBES_MAX = 12  # a probe without an outcome says nothing: this node or the network may be busy
 PROBE_PAUSE_S = 0.05
-PROBE_S_MAX = 0.07  # both probes and the pause together take less than 200 ms
+PROBE_S_MAX = 0.07  # two probes and the pause together take less than 200 ms
 PROBED_AT_ONCE_MAX = 50  # brokers that are probed at the same time
+
+
+class Outcome(Enum):
+    """What a probe of a listener has found."""
+
+    ACCEPTED = auto()
+    REFUSED = auto()
+    UNKNOWN = auto()
 
 
 class BrokerConnections:
@@ -74,11 +84,8 @@ class BrokerConnections:
     async def _probe(self, broker: Broker, lost_ms: int) -> None:
         endpoint = broker.endpoint(self._listener) or broker.endpoints[0]
         async with self._slots:
-            for probe in range(PROBES):
-                if probe:
-                    await asyncio.sleep(PROBE_PAUSE_S)
-                if not await self._refuses(endpoint):
-                    return
+            if not await self._is_gone(endpoint):
+                return
         log.warning(
             "broker %d has no connection to this controller, and %s:%d refuses new ones: its process is gone; fencing it at once",
             broker.id,
@@ -87,14 +94,31 @@ class BrokerConnections:
         )
         self._report(FenceDeadBroker(broker.id, broker.epoch, lost_ms))
 
-    async def _refuses(self, endpoint: Endpoint) -> bool:
+    async def _is_gone(self, endpoint: Endpoint) -> bool:
+        """Return whether the listener refuses connections; False as soon as it accepts one, or if that cannot be found out."""
+        refusals = 0
+        for probe in range(PROBES_MAX):
+            if probe:
+                await asyncio.sleep(PROBE_PAUSE_S)
+            match await self._probe_once(endpoint):
+                case Outcome.ACCEPTED:
+                    return False
+                case Outcome.REFUSED:
+                    refusals += 1
+                case Outcome.UNKNOWN:
+                    refusals = 0
+            if refusals == REFUSALS:
+                return True
+        return False
+
+    async def _probe_once(self, endpoint: Endpoint) -> Outcome:
         try:
             async with asyncio.timeout(PROBE_S_MAX):
                 transport, _ = await self._loop.create_connection(asyncio.Protocol, endpoint.host, endpoint.port)
-        except OSError as error:  # also a timeout, which is no refusal
-            return _is_refusal(error)
+        except OSError as error:  # also a timeout
+            return Outcome.REFUSED if _is_refusal(error) else Outcome.UNKNOWN
         transport.abort()
-        return False
+        return Outcome.ACCEPTED
 
 
 def _is_refusal(error: OSError) -> bool:
