@@ -55,6 +55,17 @@ def test_the_full_view_fits_on_a_terminal_of_80_by_24() -> None:
     assert len(lines) <= 24 and max(map(len, lines)) <= 80
 
 
+def test_the_echo_of_ctrl_c_fits_behind_every_line() -> None:
+    assert max(map(len, rendered(FULL, 60))) <= 58
+
+
+def test_the_last_hint_is_not_truncated_on_80_columns(tmp_path: Path) -> None:
+    supervisor = Supervisor([Child(name, [], tmp_path, {}) for name in (NODE, PIPELINES)], Register(tmp_path / "x"))
+    hints = hints_of(supervisor, [NodePlan(id=1, port=9092, http_port=9404)], Folders(tmp_path, tmp_path))
+    hints[-1] = hints[-1].replace("None", "4194304")  # the largest process id
+    assert rendered(State(0.0, "x", hints=hints))[-1].endswith("the next run resumes")
+
+
 def test_rates_lag_windows_and_hints_are_shown() -> None:
     text = "\n".join(rendered(FULL))
     for expected in (

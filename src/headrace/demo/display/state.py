@@ -91,7 +91,7 @@ def hints_of(supervisor: Supervisor, nodes: Sequence[NodePlan], folders: Folders
         f"look  {command} consume shop-sessions{server}",
         f"      {command} pipelines status --watch  ·  {_short(folders.pipelines)}",
         f"      http://localhost:{first.http_port}/metrics  ·  {_short(folders.tables)} (Parquet)",
-        f"try   kill -9 {pid}, or any of them; Ctrl-C stops everything, and the next run resumes",
+        f"try   kill -9 {pid}, or any of them; Ctrl-C stops all; the next run resumes",
     ]
 
 

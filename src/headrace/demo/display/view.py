@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import zip_longest
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -20,6 +20,7 @@ FIRST_BATCH = "begins"  # the query runs, but its first batch is not complete
 MINUTES_SHOWN = 6
 PAGES_SHOWN = 5
 NOTICES_SHOWN = 3
+ECHO_COLUMNS = 2  # the terminal echoes ^C behind the last line, which must not wrap
 _MEGABYTE = 1_000_000
 _NAMES = (" topic", "result")
 _COLUMNS = (" topic", "records", "/s", "result", "rows/s", "lag", "state", "rows", "to store")
@@ -95,7 +96,18 @@ def draw(state: State) -> RenderableType:
     pieces += [_one_line(one, "red") for one in dict.fromkeys(work.error for work in state.works if work.error)]
     pieces += [_one_line(one, "yellow") for one in state.notices[-NOTICES_SHOWN:]]
     pieces += [_one_line(one, "dim") for one in state.hints]
-    return Group(*pieces)
+    return Narrowed(Group(*pieces), ECHO_COLUMNS)
+
+
+@dataclass(frozen=True)
+class Narrowed:
+    """A renderable that leaves the last columns of the terminal free."""
+
+    inner: RenderableType
+    free_columns: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from console.render(self.inner, options.update_width(max(1, options.max_width - self.free_columns)))
 
 
 def _one_line(text: str, style: str) -> Text:
