@@ -258,6 +258,11 @@ def test_a_mistyped_command_or_option_suggests_the_nearest_one(typed: list[str],
     assert code == 2 and "No such" in message and meant in message
 
 
+def test_all_levels_suggest_commands_in_the_same_words() -> None:
+    assert "No such command 'topcis'. Did you mean 'topics'?" in program("topcis")[2]
+    assert "No such command 'lst'. Did you mean 'list'?" in program("topics", "lst")[2]
+
+
 @pytest.mark.parametrize(
     ("words", "completed"),
     [("headrace to", "topics"), ("headrace topics d", "describe\ndelete"), ("headrace topics list --js", "--json")],

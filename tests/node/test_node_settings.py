@@ -73,6 +73,7 @@ def test_the_defaults_are_a_single_node_on_localhost() -> None:
     [
         ("process.roles=broker", "only a broker"),
         ("process.roles=broker,zookeeper", "process.roles"),
+        ("process.roles=", "process.roles is missing: a node is broker, controller, or broker,controller"),
         ("process.roles=controller", "only a controller has no listener for clients"),
         ("node.id=one", "node.id"),
         ("broker.id=7", "node.id must be set|two names of the same option"),
@@ -341,5 +342,5 @@ def test_ipv6_addresses_are_written_in_brackets() -> None:
 
 
 def test_a_missing_properties_file_raises_config_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match=r"missing cannot be read: No such file or directory$"):
         read_settings(tmp_path / "missing", [])

@@ -61,7 +61,7 @@ def test_a_node_whose_port_is_closed_refuses() -> None:
         while not outcomes:
             await asyncio.sleep(0.005)
         assert isinstance(outcomes[0], Unanswered) and outcomes[0].is_refused
-        assert "Connect call failed" in peers.problems[TWO]
+        assert "Connection refused" in peers.problems[TWO]
         peers.send(NodeId(3), FETCH, State(), outcomes.append)
         while len(outcomes) < 2:
             await asyncio.sleep(0.005)

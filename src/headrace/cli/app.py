@@ -5,6 +5,7 @@ The module of a command is only imported when it runs, so that `serve` starts at
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -12,7 +13,6 @@ import typer
 from typer.core import TyperGroup
 
 from headrace import __version__
-from headrace.options.table import suggestion
 
 # Command -> the module with its `app`, and its help text.
 COMMANDS = {
@@ -70,7 +70,10 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            ctx.fail(f"No such command {args[0]!r}{suggestion(args[0], COMMANDS)}.")
+            # In the words of click, which answers for the commands below these.
+            near = get_close_matches(args[0], COMMANDS)
+            found = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+            ctx.fail(f"No such command {args[0]!r}.{found}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from headrace.base.errors import ConfigError
+from headrace.base.system_errors import system_error_text
 from headrace.client.wire.cluster import Cluster
 from headrace.client.wire.connection import Disconnected
 from headrace.client.wire.opening import addresses, client_values, open_cluster
@@ -38,7 +39,7 @@ def file_values(file: Path | None) -> dict[str, Value]:
             raise ConfigError(f"--command-config: {file} is larger than {FILE_BYTES_MAX} bytes")
         given = parse_properties(file.read_text(), str(file))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--command-config: {file} cannot be read: {error}") from error
+        raise ConfigError(f"--command-config: {file} cannot be read: {system_error_text(error)}") from error
     try:
         return client_values(given, CLIENT_OPTIONS, lambda line: _warn(f"{file}: {line}"))
     except ConfigError as error:

@@ -31,7 +31,8 @@ BROKER, CONTROLLER = "broker", "controller"
 def find_roles(values: Mapping[str, Value]) -> frozenset[str]:
     roles = _list(values, "process.roles")
     if not roles or len(set(roles)) != len(roles) or not {BROKER, CONTROLLER}.issuperset(roles):
-        raise ConfigError(f"process.roles={','.join(roles)}: a node is broker, controller, or broker,controller")
+        given = f"process.roles={','.join(roles)}" if roles else "process.roles is missing"
+        raise ConfigError(f"{given}: a node is broker, controller, or broker,controller")
     return frozenset(roles)
 
 

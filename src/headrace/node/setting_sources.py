@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headrace.base.errors import ConfigError
+from headrace.base.system_errors import system_error_text
 from headrace.options.table import parse_property_lines
 
 FILE_BYTES_MAX = 1 << 20
@@ -65,7 +66,7 @@ def _parse_file(file: Path) -> dict[str, tuple[str, int]]:
             raise ConfigError(f"{file} has more than {FILE_BYTES_MAX} bytes: this is not a settings file")
         return parse_property_lines(file.read_text(), str(file))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}") from error
+        raise ConfigError(f"{file} cannot be read: {system_error_text(error)}") from error
 
 
 def option_name(variable: str) -> str | None:

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.base.errors import ConfigError, HeadraceError
+from headrace.base.system_errors import system_error_text
 from headrace.security.certificates import certificates_in, read_certificate
 from headrace.security.pem import pem_blocks
 from headrace.security.principals import ANONYMOUS, USER, Principal
@@ -126,7 +127,9 @@ def _read(settings: TlsSettings, option: str, path: str) -> str:
             raise OSError(f"it has more than {PEM_BYTES_MAX} bytes")
         return data.decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{option}={path} of {settings.listener} cannot be read: {error}") from error
+        raise ConfigError(
+            f"{option}={path} of {settings.listener} cannot be read: {system_error_text(error)}"
+        ) from error
 
 
 def _make_context(settings: TlsSettings, own: str, trusted: str | None) -> ssl.SSLContext:

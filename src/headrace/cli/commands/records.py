@@ -11,6 +11,7 @@ import typer
 
 from headrace.base.errors import ConfigError, ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
+from headrace.base.system_errors import system_error_text
 from headrace.cli.options import Bootstrap, CommandConfig, Json, command_group
 from headrace.cli.output import Failures, progress, show_json, show_table
 from headrace.cli.target import Target, with_cluster
@@ -100,7 +101,7 @@ def read_offsets(file: Path) -> dict[TopicPartition, int]:
             raise ConfigError(f"--offset-json-file: {file} is larger than {FILE_BYTES_MAX} bytes")
         document = jsonlib.loads(file.read_text())
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"--offset-json-file: {file} cannot be read: {error}") from error
+        raise ConfigError(f"--offset-json-file: {file} cannot be read: {system_error_text(error)}") from error
     if not isinstance(document, dict) or document.get("version", 1) != 1 or not document.get("partitions"):
         raise ConfigError(f'--offset-json-file: {file}: expected {{"partitions": […], "version": 1}}')
     requested: dict[TopicPartition, int] = {}

@@ -11,6 +11,7 @@ import typer
 
 from headrace.base.errors import ConfigError, ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
+from headrace.base.system_errors import system_error_text
 from headrace.cli.options import PARTITIONS_OPTION, Bootstrap, CommandConfig, GroupId, Json
 from headrace.cli.output import Failures, progress, show_json, show_table
 from headrace.cli.target import Target, with_cluster
@@ -199,7 +200,7 @@ def read_plan(file: Path) -> dict[TopicPartition, int]:
             raise ConfigError(f"--from-file: {file} is larger than {FILE_BYTES_MAX} bytes")
         lines = file.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--from-file: {file} cannot be read: {error}") from error
+        raise ConfigError(f"--from-file: {file} cannot be read: {system_error_text(error)}") from error
     plan: dict[TopicPartition, int] = {}
     for number, row in enumerate(csv.reader(lines), 1):
         if not row:

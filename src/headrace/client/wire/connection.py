@@ -8,6 +8,7 @@ from collections import deque
 from typing import Any
 
 from headrace.base.errors import ErrorCode, HeadraceError
+from headrace.base.system_errors import system_error_text
 from headrace.client.wire.authentication import log_in
 from headrace.client.wire.frames import UnexpectedResponse, decode_response, encode_request
 from headrace.client.wire.receiving import FrameReceiver
@@ -227,4 +228,4 @@ def _reason(error: Exception) -> str:
         return f"TLS: {str(error.reason or error).replace('_', ' ').lower()}"
     if isinstance(error, TimeoutError) and not error.strerror:
         return "timed out"
-    return str(error)
+    return system_error_text(error)
