@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.security.plain_logins import CONTROLLER, login, server_settings
 
+from headrace.api.controller import broker_connections
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import NodeId, Uuid
 from headrace.broker.controller_channel import QuorumChannel
@@ -137,19 +138,23 @@ def test_a_second_broker_registers_leads_changes_the_isr_and_shuts_down(node: Em
     asyncio.run(asyncio.wait_for(work(), 30))
 
 
-def test_a_broker_whose_process_is_gone_is_fenced_long_before_its_session_ends(node: EmbeddedNode) -> None:
-    async def work() -> None:
+def test_a_broker_whose_process_is_gone_is_fenced_long_before_its_session_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        broker_connections, "PROBE_S_MAX", 20.0
+    )  # on a busy machine, a probe may take longer than usual
+
+    async def work(node: EmbeddedNode) -> None:
         async with SecondBroker(node):
             await create_replicated(node)
-        loop = asyncio.get_running_loop()
-        gone_s = loop.time()
         assert node.node is not None
         while not node.node.broker.image.brokers[SECOND].fenced:
-            assert loop.time() - gone_s < 5.0, "the session takes 9 s"
             await asyncio.sleep(0.01)
         assert node.node.broker.image.topics["t"].partitions[0].leader == FIRST
 
-    asyncio.run(asyncio.wait_for(work(), 30))
+    with EmbeddedNode({**SETTINGS, "broker.session.timeout.ms": "600000"}) as node:
+        asyncio.run(asyncio.wait_for(work(node), 60))
 
 
 def test_a_broker_of_another_cluster_is_refused_with_the_reason(node: EmbeddedNode) -> None:

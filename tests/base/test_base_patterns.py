@@ -127,10 +127,10 @@ def test_lone_surrogates_are_refused_in_patterns_and_never_match() -> None:
     ],
 )
 def test_oversized_patterns_are_refused_quickly(expression: str) -> None:
-    began = time.perf_counter()
+    began = time.thread_time()
     with pytest.raises(BadPattern):
         Pattern(expression)
-    assert time.perf_counter() - began < HOSTILE_S_MAX
+    assert time.thread_time() - began < HOSTILE_S_MAX
 
 
 @pytest.mark.parametrize(
@@ -142,9 +142,9 @@ def test_oversized_patterns_are_refused_quickly(expression: str) -> None:
 )  # fmt: skip
 def test_patterns_that_make_backtracking_engines_hang_match_in_bounded_time(expression: str) -> None:
     pattern = Pattern(expression)
-    began = time.perf_counter()
+    began = time.thread_time()
     assert not pattern.matches("a" * TEXT_CHARS_MAX) and not pattern.matches("aabab" * 100 + "-")
-    assert time.perf_counter() - began < HOSTILE_S_MAX
+    assert time.thread_time() - began < HOSTILE_S_MAX
 
 
 def test_texts_over_the_length_limit_never_match() -> None:

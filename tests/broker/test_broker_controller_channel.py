@@ -108,7 +108,7 @@ def test_a_request_fails_at_the_deadline_with_the_last_reason() -> None:
     async def work() -> None:
         async with ScriptedController() as only:
             only.leads = False
-            channel = make_channel(only, timeout_s=0.3)
+            channel = make_channel(only, timeout_s=1.5)
             with pytest.raises(KafkaError, match="does not lead") as caught:
                 await channel.request(HEARTBEAT)
             assert caught.value.code is ErrorCode.NOT_CONTROLLER and len(only.requests) > 2
@@ -136,7 +136,7 @@ def test_an_envelope_is_repeated_only_if_it_was_certainly_not_carried_out() -> N
             assert (len(follower.requests), len(leader.requests)) == (1, 2)
             leader.closes, leader.hangs = False, True
             await channel.close()
-            channel = make_channel(leader, timeout_s=0.3)
+            channel = make_channel(leader, timeout_s=1.5)
             with pytest.raises(NoResponse):
                 await channel.request(ENVELOPE)
             assert len(leader.requests) == 3

@@ -10,9 +10,10 @@ import pytest
 
 pytest.importorskip("confluent_kafka")
 
-from tests.client.producer_checks import CHECKS, KILL_CHECKS, make_topic, producing, unique
+from tests.client.producer_checks import CHECKS, KILL_CHECKS, WAIT_S_MAX, make_topic, producing, unique
 
 from headrace.base.errors import ErrorCode, KafkaError
+from headrace.client.admin.admin import AsyncAdmin
 from headrace.testing.cluster import EmbeddedNode
 
 pytestmark = pytest.mark.clients
@@ -29,6 +30,12 @@ def test_killing_the_node_neither_loses_nor_duplicates_records(check: Callable[.
         asyncio.run(check(node, kills=3))
 
 
+async def until_aborted(bootstrap: str, transactional_id: str) -> None:
+    async with asyncio.timeout(WAIT_S_MAX), AsyncAdmin({"bootstrap.servers": bootstrap}) as admin:
+        while (await admin.describe_transaction(transactional_id)).state != "CompleteAbort":
+            await asyncio.sleep(0.05)
+
+
 def test_committing_a_timed_out_transaction_raises() -> None:
     async def work(bootstrap: str) -> None:
         topic = make_topic(bootstrap)
@@ -36,7 +43,7 @@ def test_committing_a_timed_out_transaction_raises() -> None:
             await producer.transaction.init()
             await producer.transaction.begin()
             await (await producer.send(topic, b"late"))
-            await asyncio.sleep(1.5)
+            await until_aborted(bootstrap, producer.transaction.transactional_id)
             with pytest.raises(KafkaError):
                 await producer.transaction.commit()
 

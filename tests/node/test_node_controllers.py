@@ -30,13 +30,14 @@ from headrace.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
 from headrace.storage.checkpoints import read_meta_properties
 from headrace.storage.disk import DiskFiles
 
-FAILOVER_S_MAX = 2.0
+# A failover that waits for this timeout takes longer than a test waits for a leader.
+NO_FETCH_TIMEOUT = {"controller.quorum.fetch.timeout.ms": "600000"}
 
 
-def run_quorum(directory: Path, work: Callable[[Controllers], Awaitable[None]]) -> None:
+def run_quorum(directory: Path, work: Callable[[Controllers], Awaitable[None]], **options: str) -> None:
     async def run() -> None:
         quorum = Controllers(directory)
-        await quorum.start()
+        await quorum.start(**options)
         await quorum.until_registered()
         try:
             await work(quorum)
@@ -51,22 +52,20 @@ def assert_same_logs(quorum: Controllers) -> None:
     assert all(one == logs[0] for one in logs[1:])
 
 
-def test_when_the_leader_dies_another_controller_leads_within_two_seconds(tmp_path: Path) -> None:
+def test_when_the_leader_dies_another_controller_leads_long_before_the_fetch_timeout(tmp_path: Path) -> None:
     async def work(quorum: Controllers) -> None:
         first = quorum.leader
         await quorum.write(20)
         await quorum.until_equal()
         assert_same_logs(quorum)
-        before = time.monotonic()
         await quorum.kill(first)
-        second = await quorum.until_leader()
-        assert time.monotonic() - before < FAILOVER_S_MAX and second != first
+        assert await quorum.until_leader() != first
         await quorum.write(20)
-        await quorum.start(first)
+        await quorum.start(first, **NO_FETCH_TIMEOUT)
         await quorum.until_equal()
         assert_same_logs(quorum)
 
-    run_quorum(tmp_path, work)
+    run_quorum(tmp_path, work, **NO_FETCH_TIMEOUT)
 
 
 def test_a_controller_that_stops_names_its_successor_and_loses_nothing(tmp_path: Path) -> None:
@@ -74,15 +73,13 @@ def test_a_controller_that_stops_names_its_successor_and_loses_nothing(tmp_path:
         for _ in range(2):
             leader = quorum.leader
             await quorum.write(5)
-            before = time.monotonic()
             await quorum.stop(leader)
             await quorum.until_leader()
-            assert time.monotonic() - before < FAILOVER_S_MAX
-            await quorum.start(leader)
+            await quorum.start(leader, **NO_FETCH_TIMEOUT)
         await quorum.until_equal()
         assert_same_logs(quorum)
 
-    run_quorum(tmp_path, work)
+    run_quorum(tmp_path, work, **NO_FETCH_TIMEOUT)
 
 
 def test_standbys_have_the_state_of_the_leader_and_refuse_its_requests(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from headrace.node.settings import Settings, read_settings
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
 from headrace.protocol.messages.describe_configs import DescribeConfigsRequest
 from headrace.storage.disk import DiskFiles
+from headrace.testing.processes import free_port
 
 FILE = """
 broker.id=1
@@ -70,12 +71,6 @@ HONOURED = {
     "unclean.leader.election.enable": "true", "compression.type": "lz4", "log.retention.hours": "48",
     "socket.request.max.bytes": "5000000",
 }  # fmt: skip
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def ports(loop: asyncio.AbstractEventLoop) -> Ports:

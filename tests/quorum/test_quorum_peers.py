@@ -40,7 +40,7 @@ def make_peers(port: int) -> LinkedPeers:
     return LinkedPeers(
         Sender(ONE, "cluster"),
         ControllerAddresses(lambda: voters, "CONTROLLER"),
-        lambda: LinkOptions("test", connect_timeout_s=1, request_timeout_s=1),
+        lambda: LinkOptions("test", connect_timeout_s=30, request_timeout_s=30),
         Random(1),
         asyncio.get_running_loop(),
     )
@@ -48,7 +48,7 @@ def make_peers(port: int) -> LinkedPeers:
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        await asyncio.wait_for(work(), 10)
+        await asyncio.wait_for(work(), 60)
 
     asyncio.run(bounded())
 

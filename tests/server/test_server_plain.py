@@ -15,6 +15,7 @@ from headrace.server.readiness import AcceptedClient, LoopReadiness, is_possible
 from headrace.server.socket_server import SocketServer
 
 LARGE = 8 * 1024 * 1024
+WAIT_S_MAX = 60.0
 
 
 @pytest.fixture(autouse=True, params=["epoll", "selector"])
@@ -82,11 +83,9 @@ async def yield_to_loop(count: int = 5) -> None:
 
 
 async def wait_until(condition: Callable[..., Any]) -> None:
-    for _ in range(2000):
-        if condition():
-            return
-        await asyncio.sleep(0.001)
-    pytest.fail("it did not happen")
+    async with asyncio.timeout(WAIT_S_MAX):
+        while not condition():
+            await asyncio.sleep(0.001)
 
 
 def test_many_clients_are_served_concurrently() -> None:
