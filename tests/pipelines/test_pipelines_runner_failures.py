@@ -65,7 +65,7 @@ def formatted_by_worker(error: HeadraceError) -> str:
         (KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED), Permanence.UNCLEAR),
         (DataLoss("t-0: offset 50 was to be read, but the log now starts at 52"), Permanence.FINAL),
         (
-            SourceError("t-0, offset 0: value: JSON is malformed; onBadRecord says what else can become of it"),
+            SourceError("t-0, offset 0: value: JSON is malformed; set onBadRecord to handle such records otherwise"),
             Permanence.FINAL,
         ),
         (RegistryError("the schema registry gave no response for subject t-value"), Permanence.TRANSIENT),

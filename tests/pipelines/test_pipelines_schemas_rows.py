@@ -124,7 +124,7 @@ def test_a_bad_record_fails_the_task_with_its_offset(read: Callable[..., Any], t
     with pytest.raises(SourceError) as failed:
         read(topic, 4, value__format="json", value__schema=DDL)
     assert f"{topic}-0, offset 1: value: " in str(failed.value)
-    assert "`bad_records:` of the source: skip, null or {dead_letter: TOPIC}" in str(failed.value)
+    assert "`bad_records:` of the source, skip, null or {dead_letter: TOPIC}" in str(failed.value)
     assert "\n" not in str(failed.value)
     # Columns that are not read are not decoded.
     assert len(read(topic, 4, value__format="json", value__schema=DDL, columns="offset")) == 4

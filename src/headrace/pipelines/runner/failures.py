@@ -50,7 +50,7 @@ _OTHERS = frozenset({"SourceError", "SinkError", "KafkaError", DEFINITION_ERROR}
 _BY_TEXT = (
     (re.compile(r"there is no (?:topic \S|\S+-\d+\b)"), Permanence.TRANSIENT),
     (re.compile(r"kafka\.bootstrap\.servers: "), Permanence.TRANSIENT),
-    (re.compile(r".*onBadRecord says"), Permanence.FINAL),
+    (re.compile(r".*set onBadRecord"), Permanence.FINAL),
 )
 # Problems of a valid definition whose inputs are not available yet.
 _TRANSIENT_PROBLEM = re.compile(

@@ -21,7 +21,7 @@ from headrace.pipelines.source.rows import client_columns, row_maker
 _LOG = logging.getLogger("headrace.spark")
 # `runner.failures` matches the first words: a retry would fail on the same record.
 WHAT_ELSE = (
-    "onBadRecord says what else can become of it (in the file of a pipeline, `bad_records:` of the source: skip, null or"
+    "set onBadRecord to handle such records otherwise (in a pipeline file: `bad_records:` of the source, skip, null or"
     " {dead_letter: TOPIC})"
 )
 _OF_DEAD_LETTERS = ("offset", "timestamp", "key", "value", "headers")
