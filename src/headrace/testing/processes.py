@@ -25,6 +25,8 @@ LOG_SHOWN_CHARACTERS = 6000
 # connect to itself, and keep the node from restarting.
 FREE_PORTS = range(10_240, 32_000)
 FREE_PORT_TRIES = 100
+PORT_SHARES = 16  # parts of FREE_PORTS, one for each worker of pytest-xdist, which choose ports at the same time
+_chosen_ports: set[int] = set()  # in this process; a node binds its port only some time after it was chosen
 
 _SERVES = re.compile(rb"^headrace node \d+ of cluster (\S+) serves on \S+:(\d+)")
 
@@ -34,17 +36,29 @@ class ProcessFailed(Exception):
 
 
 def free_port() -> int:
-    """Return a free loopback port below the ephemeral range; raise OSError if none is found."""
+    """Return a free loopback port below the ephemeral range, each time another one; raise OSError if none is found."""
     for _ in range(FREE_PORT_TRIES):
-        port = random.SystemRandom().choice(FREE_PORTS)
+        port = random.SystemRandom().choice(_share(os.environ.get("PYTEST_XDIST_WORKER", "")))
+        if port in _chosen_ports:
+            continue
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((LOOPBACK, port))
             except OSError:
                 continue
+            _chosen_ports.add(port)
             return port
     raise OSError(f"no free port found in {FREE_PORT_TRIES} tries")
+
+
+def _share(worker: str) -> range:
+    """Return the ports that a worker of pytest-xdist may choose from, all of them outside of one."""
+    number = worker.removeprefix("gw")
+    if not number.isdecimal():
+        return FREE_PORTS
+    size = len(FREE_PORTS) // PORT_SHARES
+    return FREE_PORTS[int(number) % PORT_SHARES * size :][:size]
 
 
 class Host(NamedTuple):
