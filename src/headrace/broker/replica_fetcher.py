@@ -55,6 +55,8 @@ class FollowerIdentity(Struct, frozen=True):
     clock: Clock
     # Makes the recovery points durable, which a truncation has moved back.
     checkpoint: Callable[[], Awaitable[None]]
+    # Called with the id of a broker that does not answer any more.
+    on_lost: Callable[[int], None] = lambda node_id: None
 
 
 class Followed:
@@ -204,6 +206,7 @@ class ReplicaFetcher:
             self._session.failed()
             if self._is_reachable:  # logged once, not for each attempt
                 self._is_reachable = False
+                self._identity.on_lost(self.source)
                 log.warning(
                     "broker %d does not answer fetches of %d partitions: %s; trying again",
                     self.source,

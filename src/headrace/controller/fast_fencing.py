@@ -17,7 +17,7 @@ class FenceDeadBroker(Struct, frozen=True):
 
     broker_id: int
     broker_epoch: int
-    lost_ms: int  # when its connection was lost
+    lost_ms: int  # when the last probe of its listener was refused
 
 
 def fence(context: ControllerContext, request: FenceDeadBroker, now_ms: int, tx: Tx) -> None:

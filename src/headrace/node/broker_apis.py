@@ -47,6 +47,7 @@ from headrace.broker.client_telemetry import ClientTelemetry
 from headrace.broker.dynamic_options import DynamicOptions
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.forwarding import Forwarding
+from headrace.broker.lost_brokers import LostBrokers
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.topic_creation import TopicCreation
 from headrace.metadata.image import Image
@@ -67,6 +68,7 @@ class BrokerParts(Struct, frozen=True):
     options: DynamicOptions
     replicas: Replicas
     fetch_sessions: FetchSessions
+    lost_brokers: LostBrokers
     moves: DirMoves
     forwarding: Forwarding
     creation: TopicCreation
@@ -125,6 +127,7 @@ def _topic_apis(context: NodeContext, parts: BrokerParts) -> list[Api]:
             settings.node_id,
             context.cluster_id,
             settings.flag("auto.create.topics.enable"),
+            parts.lost_brokers,
         ),
         CreateTopicsApi(parts.forwarding, parts.creation),
         DeleteTopicsApi(parts.forwarding, parts.creation, is_enabled=settings.flag("delete.topic.enable")),

@@ -23,6 +23,7 @@ from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.forwarding import Forwarding
 from headrace.broker.group_metadata import GroupMetadataPublisher
 from headrace.broker.log_cleaner import LogCleaner
+from headrace.broker.lost_brokers import LostBrokers
 from headrace.broker.metrics.isr_metrics import IsrMetrics
 from headrace.broker.metrics.partition_metrics import PartitionMetrics
 from headrace.broker.metrics.topic_metrics import TopicMetrics
@@ -88,6 +89,7 @@ class BrokerRole:
             lambda mechanism, user: find_credential(self.image, mechanism, user),
             authority_of(self._authorizer),
         )
+        self._lost_brokers = LostBrokers(self._get_image, context.loop)
         self._fetch_sessions = FetchSessions(
             context.random, settings.number("max.incremental.fetch.session.cache.slots"), settings.node_id
         )
@@ -118,6 +120,7 @@ class BrokerRole:
             self._channel,
             lambda: self.registration.broker_epoch,
             lambda: self._background.checkpoint([LOG_START_CHECKPOINT, RECOVERY_POINT_CHECKPOINT]),
+            self._lost_brokers.note,
         )
         self._cleaner = self._make_cleaner()
         self._options.subscribe(self._apply_options)
@@ -139,6 +142,7 @@ class BrokerRole:
             self._creation,
             self._single_produce,
             self._fetch_sessions,
+            self._lost_brokers,
             self._telemetry,
             IsrMetrics(self._context.metrics, self._settings.node_id),
             GroupMetadataPublisher(self.groups),
@@ -195,6 +199,7 @@ class BrokerRole:
             options=self._options,
             replicas=self.replicas,
             fetch_sessions=self._fetch_sessions,
+            lost_brokers=self._lost_brokers,
             moves=self._moves,
             forwarding=self._forwarding,
             creation=self._creation,

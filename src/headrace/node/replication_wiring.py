@@ -44,8 +44,12 @@ class Replication:
         channel: ControllerChannel,
         broker_epoch: Callable[[], int],
         checkpoint: Callable[[], Awaitable[None]],
+        on_lost: Callable[[int], None],
     ) -> None:
-        """Make `checkpoint` write the recovery points, which it must have done when it returns."""
+        """Make `checkpoint` write the recovery points, which it must have done when it returns.
+
+        Call `on_lost` with the id of a broker that does not answer any more.
+        """
         settings = context.settings
         self._links = links
         self._alterations = AlterPartitions(
@@ -59,7 +63,7 @@ class Replication:
             settings.number("replica.lag.time.max.ms"),
         )
         self._fetchers = ReplicaFetchers(
-            FollowerIdentity(settings.node_id, broker_epoch, context.clock, checkpoint),
+            FollowerIdentity(settings.node_id, broker_epoch, context.clock, checkpoint, on_lost),
             links,
             _fetch_options(settings),
             settings.number("num.replica.fetchers"),

@@ -77,11 +77,11 @@ class BrokerConnections:
             return
         broker = self._find(broker_id)
         if broker is not None and broker.endpoints:
-            task = self._loop.create_task(self._probe(broker, self._clock.now_ms()))
+            task = self._loop.create_task(self._probe(broker))
             self._probing[broker_id] = task
             task.add_done_callback(lambda _: self._probing.pop(broker_id, None))
 
-    async def _probe(self, broker: Broker, lost_ms: int) -> None:
+    async def _probe(self, broker: Broker) -> None:
         endpoint = broker.endpoint(self._listener) or broker.endpoints[0]
         async with self._slots:
             if not await self._is_gone(endpoint):
@@ -92,7 +92,8 @@ class BrokerConnections:
             endpoint.host,
             endpoint.port,
         )
-        self._report(FenceDeadBroker(broker.id, broker.epoch, lost_ms))
+        # A heartbeat that was decided during the probes is the last one that had arrived before the connection was lost.
+        self._report(FenceDeadBroker(broker.id, broker.epoch, self._clock.now_ms()))
 
     async def _is_gone(self, endpoint: Endpoint) -> bool:
         """Return whether the listener refuses connections; False as soon as it accepts one, or if that cannot be found out."""

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from headrace.api.permissions import on_topics
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import METADATA_TOPIC, ZERO_UUID, NodeId
+from headrace.broker.lost_brokers import LostBrokers
 from headrace.broker.topic_creation import TopicCreation
 from headrace.controller.topics import is_valid_name
 from headrace.coordinators.partitioning import INTERNAL_TOPICS
@@ -37,13 +38,20 @@ def _position(topic: TopicResponse) -> int:
 
 class MetadataApi:
     def __init__(
-        self, image: Callable[[], Image], creation: TopicCreation, node_id: NodeId, cluster_id: str, auto_create: bool
+        self,
+        image: Callable[[], Image],
+        creation: TopicCreation,
+        node_id: NodeId,
+        cluster_id: str,
+        auto_create: bool,
+        lost_brokers: LostBrokers,
     ) -> None:
         self._image = image
         self._creation = creation
         self._node_id = node_id
         self._cluster_id = cluster_id
         self._auto_create = auto_create
+        self._lost_brokers = lost_brokers
 
     def services(self) -> list[Service]:
         return [Service(ApiKey.METADATA, (0, 13), self.handle, on_topics(Operation.DESCRIBE))]
@@ -63,6 +71,17 @@ class MetadataApi:
             if missing - refused:
                 return self._create_and_respond(context, request, sorted(missing - refused), errors)
             return self._respond(context, request, errors)
+        response = self._respond(context, request, {})
+        leaders = {partition.leader_id for topic in response.topics for partition in topic.partitions}
+        if self._lost_brokers.suspects_any(leaders):
+            return self._respond_when_settled(context, request, leaders)
+        return response
+
+    async def _respond_when_settled(
+        self, context: RequestContext, request: MetadataRequest, leaders: set[int]
+    ) -> MetadataResponse:
+        """Respond when it is decided who leads instead of brokers that seem to have died, or after a moment."""
+        await self._lost_brokers.settled(leaders)
         return self._respond(context, request, {})
 
     async def _create_and_respond(
@@ -77,6 +96,11 @@ class MetadataApi:
         image = self._image()
         listener = context.peer.listener
         live = {broker.id: broker for broker in image.live_brokers() if broker.endpoint(listener) is not None}
+        listed = list(live.values())
+        for node_id in self._lost_brokers.fenced_a_moment_ago():
+            broker = image.brokers.get(node_id)
+            if broker is not None and node_id not in live:
+                listed.append(broker)
         all_topics = request.topics is None or (context.api_version == 0 and not request.topics)
         operations = request.include_topic_authorized_operations
         if all_topics:
@@ -96,7 +120,7 @@ class MetadataApi:
                 MetadataResponse.MetadataResponseBroker(
                     node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack
                 )
-                for broker in live.values()
+                for broker in listed
                 if (endpoint := broker.endpoint(listener)) is not None
             ],
             cluster_id=self._cluster_id,
