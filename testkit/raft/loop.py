@@ -43,6 +43,8 @@ from testkit.raft.memory_log import Entry, MemoryLog, Snapshot
 
 LONG_POLL_MS = 100
 FETCH_ENTRIES_MAX = 5
+STEPS = 3000  # steps under faults in `run_and_recover`
+PROGRESS_MS_MAX = 30_000
 
 
 class Faults(Struct, frozen=True):
@@ -371,3 +373,15 @@ class RaftLoop:
         machine = self.machines[target]
         if machine.node is not None and (source, target) not in self._cuts:
             self._execute(machine, machine.node.step(message, self.now_ms))
+
+
+def run_and_recover(
+    seed: int, voters: int, *, spare: int = 0, faults: Faults, make_node: Callable[..., RaftNode] = RaftNode
+) -> RaftLoop:
+    """Run a quorum under faults, then without. Raise PropertyViolated if a property is, or if it does not commit again."""
+    loop = RaftLoop(seed, voters, spare=spare, faults=faults, make_node=make_node)
+    loop.run(STEPS)
+    loop.heal()
+    committed = len(loop.checks.committed)
+    loop.run_until(lambda: len(loop.checks.committed) > committed + 5, PROGRESS_MS_MAX)
+    return loop

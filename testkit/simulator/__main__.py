@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 
+from testkit.seeds import seed_range
 from testkit.simulator.cluster.mutations import CLUSTER_MUTATIONS
 from testkit.simulator.cluster.simulation import ClusterSimulation
 from testkit.simulator.groups.simulation import GroupSimulation
@@ -16,16 +17,11 @@ from testkit.simulator.simulation import SeedRun, Simulation, run_seed
 from testkit.simulator.transactions.simulation import TransactionSimulation
 
 
-def _range(text: str) -> range:
-    first, _, last = text.partition("-")
-    return range(int(first), int(last or first) + 1)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     all_mutations = MUTATIONS | GROUP_MUTATIONS | TRANSACTION_MUTATIONS | CLUSTER_MUTATIONS
     parser = argparse.ArgumentParser(prog="python -m testkit.simulator", description=__doc__)
     parser.add_argument("--seed", type=int, help="run this seed and print its outcome")
-    parser.add_argument("--seeds", type=_range, metavar="FIRST-LAST", help="run all of these seeds")
+    parser.add_argument("--seeds", type=seed_range, metavar="FIRST-LAST", help="run all of these seeds")
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--groups", action="store_true", help="members of groups instead of producers and readers")
     kinds.add_argument("--transactions", action="store_true", help="producers of transactions, and their readers")

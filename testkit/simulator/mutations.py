@@ -26,19 +26,10 @@ from headrace.storage.append import AppendInfo
 from headrace.storage.log import Log
 from headrace.storage.recovery import RecoveryReport
 from headrace.storage.segments.segment import Segment
+from testkit.patching import replaced
 from testkit.simulator.disk import SimulatedFile
 
 WRITE_DELAY_S = 0.01
-
-
-@contextmanager
-def _replaced(owner: type, name: str, replacement: object) -> Iterator[None]:
-    original = owner.__dict__[name]
-    setattr(owner, name, replacement)
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
 
 
 @contextmanager
@@ -56,7 +47,7 @@ def skip_torn_tail_cut() -> Iterator[None]:
             self.size = size
         return reason
 
-    with _replaced(Segment, "recover", leave_tail):
+    with replaced(Segment, "recover", leave_tail):
         yield
 
 
@@ -86,7 +77,7 @@ def acknowledge_before_write() -> Iterator[None]:
         asyncio.get_running_loop().call_later(WRITE_DELAY_S, write_later)
         return AppendInfo(first, first + header.last_offset_delta, -1, False)
 
-    with _replaced(Partition, "append", promise):
+    with replaced(Partition, "append", promise):
         yield
 
 
@@ -94,8 +85,8 @@ def acknowledge_before_write() -> Iterator[None]:
 def acknowledge_before_sync() -> Iterator[None]:
     """Acknowledge records and let readers see them before the fsync that `flush.messages` requires."""
     with (
-        _replaced(LocalReplica, "flushed", lambda self, offset: None),
-        _replaced(LocalReplica, "_hold_back", lambda self, first_offset: self.commit.sync()),
+        replaced(LocalReplica, "flushed", lambda self, offset: None),
+        replaced(LocalReplica, "_hold_back", lambda self, first_offset: self.commit.sync()),
     ):
         yield
 
@@ -110,7 +101,7 @@ def forget_producer_state() -> Iterator[None]:
         log.producers.reset(log.log_end)
         return log, report
 
-    with _replaced(Log, "open", classmethod(open_forgetfully)):
+    with replaced(Log, "open", classmethod(open_forgetfully)):
         yield
 
 
@@ -124,14 +115,14 @@ def reply_before_commit() -> Iterator[None]:
         for on_committed, _ in effects:
             on_committed()
 
-    with _replaced(Runtime, "_park", reply_at_once):
+    with replaced(Runtime, "_park", reply_at_once):
         yield
 
 
 @contextmanager
 def lose_a_revocation() -> Iterator[None]:
     """Treat a partition as revoked as soon as its member was asked to revoke it."""
-    with _replaced(Reconciliation, "_holds", lambda self, partitions: False):
+    with replaced(Reconciliation, "_holds", lambda self, partitions: False):
         yield
 
 
@@ -143,7 +134,7 @@ def stable_off_by_one() -> Iterator[None]:
     def one_too_many(self: Log, high_watermark: int) -> int:
         return min(last_stable_offset(self, high_watermark) + 1, high_watermark)
 
-    with _replaced(Log, "last_stable_offset", one_too_many):
+    with replaced(Log, "last_stable_offset", one_too_many):
         yield
 
 
@@ -158,14 +149,14 @@ def lose_a_marker() -> Iterator[None]:
         partitions_sent = [one for one in partitions if len(markers.partitions) == 1 or one != markers.partitions[-1]]
         return await ask(self, leader, markers, epoch, partitions_sent) if partitions_sent else set()
 
-    with _replaced(MarkerSender, "_send_to_leader", ask_others):
+    with replaced(MarkerSender, "_send_to_leader", ask_others):
         yield
 
 
 @contextmanager
 def keep_the_epoch() -> Iterator[None]:
     """Keep the producer's epoch when a transaction ends, as before KIP-890."""
-    with _replaced(TransactionShard, "bumps_epochs", lambda self, client_version: False):
+    with replaced(TransactionShard, "bumps_epochs", lambda self, client_version: False):
         yield
 
 
@@ -181,7 +172,7 @@ def judge_before_markers() -> Iterator[None]:
                 raise fenced(request)
         decide(self, request, now_ms, tx)
 
-    with _replaced(TransactionShard, "decide", judge):
+    with replaced(TransactionShard, "decide", judge):
         yield
 
 
@@ -197,7 +188,7 @@ def forget_the_next_id() -> Iterator[None]:
                 raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         decide(self, request, now_ms, tx)
 
-    with _replaced(TransactionShard, "decide", refuse):
+    with replaced(TransactionShard, "decide", refuse):
         yield
 
 

@@ -1,4 +1,7 @@
-"""Faults planted in replication and in the quorum, to see that the simulated cluster finds them."""
+"""Faults planted in replication and in the quorum, to see that the simulated cluster finds them.
+
+Those of the quorum are in `testkit.raft.mutations`.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from headrace.controller import alter_partition, leadership
-from headrace.raft.leader import LeaderState as QuorumLeaderState
-from headrace.raft.node import RaftNode
 from headrace.replication import partition as partition_module
 from headrace.replication.leader_state import LeaderState
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, replacement: object) -> Iterator[None]:
-    original = vars(owner)[name]
-    setattr(owner, name, replacement)
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
+from testkit.patching import replaced
+from testkit.raft.mutations import commit_without_majority, count_before_sync, vote_before_sync
 
 
 @contextmanager
@@ -32,7 +25,7 @@ def commit_without_followers() -> Iterator[None]:
     def own_end_only(self: LeaderState, own_end: int, members: Any) -> int:
         return own_end
 
-    with _replaced(LeaderState, "replicated_end", own_end_only):
+    with replaced(LeaderState, "replicated_end", own_end_only):
         yield
 
 
@@ -43,7 +36,7 @@ def follow_without_truncation() -> Iterator[None]:
     def keep(leader: Any, own: Any, log_end: int) -> int:
         return log_end
 
-    with _replaced(partition_module, "truncation_offset", keep):
+    with replaced(partition_module, "truncation_offset", keep):
         yield
 
 
@@ -54,7 +47,7 @@ def accept_old_leaders() -> Iterator[None]:
     def check_nothing(old: Any, broker_id: int, proposed: Any) -> None:
         return
 
-    with _replaced(alter_partition, "_check_leader", check_nothing):
+    with replaced(alter_partition, "_check_leader", check_nothing):
         yield
 
 
@@ -66,7 +59,7 @@ def elect_any_replica() -> Iterator[None]:
     def unclean_rules(*arguments: Any, **options: Any) -> Any:
         return replace(election_rules(*arguments, **options), unclean=True)
 
-    with _replaced(leadership, "election_rules", unclean_rules):
+    with replaced(leadership, "election_rules", unclean_rules):
         yield
 
 
@@ -78,41 +71,7 @@ def trust_unclean_replicas() -> Iterator[None]:
     def keep_eligible(context: Any, broker_id: int, tx: Any, **options: Any) -> None:
         move_away(context, broker_id, tx, **(options | {"unclean_shutdown": False}))
 
-    with _replaced(leadership, "move_away", keep_eligible):
-        yield
-
-
-@contextmanager
-def count_before_sync() -> Iterator[None]:
-    """Let a voter count its records, and fetch past them, as soon as they are written, before they are on disk."""
-    proposed, appended = RaftNode.proposed, RaftNode.appended
-
-    def proposed_and_counted(self: RaftNode, end_offset: int, voters: Any = None) -> list[Any]:
-        effects = proposed(self, end_offset, voters)
-        self._durable = end_offset
-        assert self.leading is not None
-        self.leading.persisted(end_offset)
-        return effects
-
-    def appended_and_counted(self: RaftNode) -> list[Any]:
-        self._durable = self._log.end_offset
-        return [*appended(self), *self._fetch(self._retry_ms)]
-
-    with (
-        _replaced(RaftNode, "proposed", proposed_and_counted),
-        _replaced(RaftNode, "appended", appended_and_counted),
-    ):
-        yield
-
-
-@contextmanager
-def commit_without_majority() -> Iterator[None]:
-    """Let a leader of the quorum commit what it has on its own disk, whatever the other voters have."""
-
-    def own_end_only(self: QuorumLeaderState, voters: Any) -> int:
-        return self._own_end if self._own_end > self._epoch_start else -1
-
-    with _replaced(QuorumLeaderState, "committed", own_end_only):
+    with replaced(leadership, "move_away", keep_eligible):
         yield
 
 
@@ -123,5 +82,6 @@ CLUSTER_MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "elect-any-replica": elect_any_replica,
     "trust-unclean-replicas": trust_unclean_replicas,
     "count-before-sync": count_before_sync,
+    "vote-before-sync": vote_before_sync,
     "commit-without-majority": commit_without_majority,
 }
