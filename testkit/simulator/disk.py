@@ -236,6 +236,13 @@ class SimulatedFiles:
             durable[position] ^= 1 << bit
             contents.durable = bytes(durable)
 
+    def synced(self, path: str) -> bytes | None:
+        """Return what the disk itself has of a file, or None if its name is not synced."""
+        found: _Contents | _Directory | None = self._root
+        for name in _split(path):
+            found = found.durable.get(name) if isinstance(found, _Directory) else None
+        return found.durable if isinstance(found, _Contents) else None
+
     def used(self) -> int:
         return sum(len(contents.data) for _, contents in self.walk())
 

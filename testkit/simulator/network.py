@@ -2,7 +2,7 @@
 
 Bytes of one connection arrive in order, but connections may overtake each other. A connection can be cut at any byte, everything can be
 slow for a while, and a partition cuts all connections and refuses new ones until it heals. In a cluster, links between two hosts can be
-blocked, in both directions or in one, for all ports or for one.
+blocked, in both directions or in one, for all ports or for one, or for some connections only.
 """
 
 from __future__ import annotations
@@ -85,6 +85,7 @@ class Network:
         self._connections = 0
         self._healed_at = 0.0
         self._blocked: set[tuple[str, str, int]] = set()  # hosts between which nothing arrives, and the server's port
+        self._broken: dict[frozenset[str], float] = {}  # share of connections between two hosts that take a broken path
         self.latency_s = LATENCY_S
         self.stall_share = 0.0  # share of latencies of up to STALL_S
         self.split_share = 0.1  # share of pieces that are split at a random byte
@@ -121,7 +122,8 @@ class Network:
                 raise OSError(errno.ETIMEDOUT, "no response to the connection attempt")
             raise ConnectionRefusedError(errno.ECONNREFUSED, "the network is partitioned")
         server = self._servers.get((host, port)) or self._servers.get((ANY_HOST, port))
-        if self._is_blocked(_host_of(PROCESS.get()), host, port):
+        source = _host_of(PROCESS.get())
+        if self._is_blocked(source, host, port) or self._takes_broken_path(source, host):
             await asyncio.sleep(CONNECT_TIMEOUT_S)
             raise OSError(errno.ETIMEDOUT, f"no response from {host}")
         if server is None or not server.serving:
@@ -211,6 +213,20 @@ class Network:
                 for side in (end, end.peer):
                     side.cut_incoming(0)
 
+    def break_path(self, one: str, other: str, share: float, seconds: float) -> None:
+        """Break one of several paths between two hosts: each connection, old or new, takes it with this probability.
+
+        Connections that take it stall, and new ones cannot be made, while others between the same hosts work.
+        """
+        links = [end for end in self.connections() if {one, other} == set(self._link(end)[:2])]
+        self.stall([end for end in links if self._random.random() < share], seconds)
+        self._broken[frozenset((one, other))] = share
+        self.loop.call_later(seconds, self._broken.pop, frozenset((one, other)), None, context=NO_PROCESS)
+
+    def _takes_broken_path(self, one: str, other: str) -> bool:
+        share = self._broken.get(frozenset((one, other)))
+        return share is not None and self._random.random() < share
+
     def unblock(self) -> None:
         """Let everything arrive again, and reset the connections that stalled."""
         for end in self.connections():
@@ -229,6 +245,7 @@ class Network:
 
     def heal(self) -> None:
         self._healed_at = 0.0
+        self._broken.clear()
         self.unblock()
         self.latency_s, self.stall_share, self.cut_share = LATENCY_S, 0.0, 0.0
 

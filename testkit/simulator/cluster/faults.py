@@ -19,10 +19,13 @@ CALM_S_MAX = 2.5
 SLOW_LATENCY_S = 0.02
 PAUSE_S = (0.1, 14.0)  # the longest outlast the session of a broker (9 s)
 BLOCKED_S = (0.2, 14.0)
+BROKEN_S = (3.0, 14.0)
+BROKEN_SHARE = 0.5  # share of the connections that take a broken path
 KINDS = (
     "kill", "kill", "kill", "kill_the_controller", "kill_two", "kill_all", "stop", "stop", "rolling_restart",
     "pause", "pause", "pause_the_controller", "isolate", "isolate", "isolate_from_all", "one_way", "bridge",
     "cut", "stall", "stall", "slow", "power_loss", "lagging_survivor", "lagging_survivor", "eligible_paused", "eligible_paused",
+    "broken_path", "broken_path",
 )  # fmt: skip
 OUT_OF_SYNC_S_MAX = 35.0  # the longest `replica.lag.time.max.ms` of a seed is 30 s
 FENCED_S_MAX = 12.0  # outlasts the session of a broker (9 s)
@@ -259,6 +262,20 @@ class ClusterFaults:
         chosen = self._random.sample(found, self._random.randint(1, max(1, len(found) // 2))) if found else []
         seconds = self._random.uniform(*BLOCKED_S)
         self._network.stall(chosen, seconds)
+        await asyncio.sleep(seconds)
+
+    async def _broken_path(self) -> None:
+        """Break one of the paths between the controller and another node, sometimes while leadership returns to a third node.
+
+        The metadata of the other node may be old while its heartbeats are answered: these are different connections.
+        """
+        controller = self._active_controller()
+        returning, other = self._random.sample([one for one in self._machines.all if one is not controller], 2)
+        if self._random.random() < 0.8:
+            returning.kill()
+            await returning.until_up()
+        seconds = self._random.uniform(*BROKEN_S)
+        self._network.break_path(controller.host, other.host, BROKEN_SHARE, seconds)
         await asyncio.sleep(seconds)
 
     async def _slow(self) -> None:

@@ -101,7 +101,7 @@ class ClusterSimulation:
         await self._machines.until_equal_metadata()
         await self.workload.read_everything()
         await self._machines.until_up()
-        self.invariants.check_replicas()
+        self.invariants.check_contents()
         for machine in self._machines.all:
             await machine.stop()
         for task in (checking, *supervisors):
