@@ -20,6 +20,7 @@ from headrace.metadata.image import Partition as PartitionState
 from headrace.metadata.loader import Changes
 from headrace.options.table import LONG_MAX
 from headrace.options.topic_options import topic_defaults
+from headrace.replication import replicas as replicas_module
 from headrace.replication.directories import Directories, StorageFailed
 from headrace.replication.partition import Partition
 from headrace.replication.replicas import Replicas
@@ -300,6 +301,79 @@ def test_a_log_that_fails_to_open_keeps_its_checkpoint_and_its_directory_is_not_
         assert harness.directories.all()[1].load_offsets(LOG_START_CHECKPOINT) == {TopicPartition("t", lost): 2}
 
     run(harness, main)
+
+
+def recreated(old: Topic) -> Topic:
+    """Return a topic with the same name and another id."""
+    return Topic(old.name, Uuid(b"new".ljust(16)), old.partitions)
+
+
+def write_deleted_records(files: SimulatedFiles, *topics: Topic) -> None:
+    """Leave checkpoints of partitions whose first 5 records were deleted."""
+    harness = ReplicasHarness(files)
+
+    async def main() -> None:
+        await harness.start(*topics)
+        for one in topics:
+            partition = harness.replicas.get(one.name, 0)
+            append(partition, 5)
+            partition.delete_records(5, NOW_MS)
+        await harness.loop.run_in_executor(None, harness.replicas.checkpoint())
+
+    run(harness, main)
+
+
+def test_checkpoints_of_a_deleted_topic_do_not_apply_to_a_new_one_of_the_same_name_after_a_crash() -> None:
+    files, old = make_disk(), topic("t", 1)
+    write_deleted_records(files, old)
+    second = ReplicasHarness(files)
+
+    async def delete_and_create() -> None:
+        await second.start(old)
+        second.publish()
+        await second.replicas.settle()
+        second.publish(recreated(old))
+        await second.replicas.settle()
+        append(second.replicas.get("t", 0), 2)
+
+    run(second, delete_and_create)
+    third = ReplicasHarness(files)
+
+    async def check() -> None:
+        await third.start(recreated(old))
+        log = third.replicas.get("t", 0).log
+        assert (log.log_start, log.log_end) == (0, 2)
+
+    run(third, check)
+
+
+def test_checkpoints_of_a_topic_that_was_recreated_while_the_node_was_down_do_not_apply_after_a_crash(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        replicas_module, "OPENED_AT_ONCE", 1
+    )  # some logs are not open yet when the first one is created
+    files, old, others = make_disk(), topic("t", 1), [topic(name, 1) for name in ("u", "v")]
+    write_deleted_records(files, old, *others)
+    second = ReplicasHarness(files)
+
+    async def create() -> None:
+        await second.start(recreated(old), *others)
+        append(second.replicas.get("t", 0), 2)
+
+    run(second, create)
+    third = ReplicasHarness(files)
+
+    async def check() -> None:
+        await third.start(recreated(old), *others)
+        offsets = {name: third.replicas.get(name, 0).log for name in ("t", "u", "v")}
+        assert {name: (log.log_start, log.log_end) for name, log in offsets.items()} == {
+            "t": (0, 2),
+            "u": (5, 5),
+            "v": (5, 5),
+        }
+
+    run(third, check)
 
 
 def test_partitions_not_created_on_a_full_disk_are_created_when_there_is_space() -> None:

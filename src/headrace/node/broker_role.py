@@ -112,6 +112,7 @@ class BrokerRole:
         )
         self._moves = self._make_moves(directories)
         self._background = _make_background(context, self.replicas)
+        self.replicas.rewrite_checkpoints = self._background.checkpoint
         self._replication = Replication(
             context,
             self.replicas,

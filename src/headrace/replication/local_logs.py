@@ -71,6 +71,8 @@ class LocalLogs:
         self._loaded = False  # whether the first image was applied; partitions from then on are new
         self._in_threads: dict[asyncio.Future[None], None] = {}
         self.stored = StoredOffsets()
+        # Whether the checkpoints on disk may have offsets of logs that are gone: their names may be reused.
+        self.has_outdated_checkpoints = False
         self.broken: dict[TopicPartition, Broken] = {}
 
     # --- startup
@@ -82,6 +84,7 @@ class LocalLogs:
                 self._find_logs_in(log_dir)
             except OSError as error:
                 self._on_failure(log_dir, error)
+        self.has_outdated_checkpoints = not self.stored.names <= self._found.keys()
 
     def _find_logs_in(self, log_dir: LogDir) -> None:
         contents = log_dir.contents()
@@ -109,6 +112,7 @@ class LocalLogs:
         self._loaded = True
 
     def _rename_as_stray(self, name: TopicPartition, log_dir: LogDir) -> None:
+        self.has_outdated_checkpoints = True
         path = log_dir.partition_path(name)
         stray = f"{log_dir.path}/{marked_dir_name(name, new_uuid(self._random).hex(), STRAY_DIR_SUFFIX)}"
         try:
@@ -121,6 +125,15 @@ class LocalLogs:
     def waiting_in(self, log_dir: LogDir) -> int:
         """Return how many logs of a directory are not open yet."""
         return sum(found is log_dir for found in self._found.values())
+
+    def unopened(self) -> list[tuple[TopicPartition, LogDir]]:
+        """Return the logs that are not open, with their directories: those that are not open yet, and broken ones."""
+        broken = [(name, one.log_dir) for name, one in self.broken.items() if one.log_dir is not None]
+        return [*self._found.items(), *broken]
+
+    def creates(self, names: Sequence[TopicPartition]) -> bool:
+        """Return whether opening these partitions creates a log."""
+        return any(name not in self._found for name in names)
 
     # --- opening
 
@@ -264,6 +277,7 @@ class LocalLogs:
     def delete_unopened(self, name: TopicPartition, log_dir: LogDir) -> None:
         """Rename the directory of a deleted topic, whose name may already be reused, and remove it in a thread."""
         path = f"{log_dir.path}/{marked_dir_name(name, new_uuid(self._random).hex(), DELETE_DIR_SUFFIX)}"
+        self.has_outdated_checkpoints = True
         self.directories.count_partition(log_dir, -1)
         try:
             log_dir.files.rename(log_dir.partition_path(name), path)
@@ -274,6 +288,7 @@ class LocalLogs:
 
     def delete(self, opened: Log, log_dir: LogDir) -> None:
         """Rename the directory at once, which frees its name, and remove the files in a thread."""
+        self.has_outdated_checkpoints = True
         self.directories.count_partition(log_dir, -1)
         if log_dir.failure is not None:
             return

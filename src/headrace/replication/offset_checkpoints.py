@@ -30,6 +30,10 @@ class StoredOffsets:
         for kind in ALL_CHECKPOINTS:
             self._offsets[kind].update(log_dir.load_offsets(kind))
 
+    @property
+    def names(self) -> set[TopicPartition]:
+        return {name for offsets in self._offsets.values() for name in offsets}
+
     def get(self, kind: str, name: TopicPartition) -> int:
         return self._offsets[kind].get(name, 0)
 
@@ -41,7 +45,7 @@ class StoredOffsets:
 def write_checkpoint(
     log_dir: LogDir, kind: str, partitions: Sequence[Partition], unopened: Mapping[TopicPartition, int]
 ) -> None:
-    """Write one checkpoint of a directory; `unopened` has the stored offsets of logs that could not be opened.
+    """Write one checkpoint of a directory; `unopened` has the stored offsets of logs that are not open.
 
     Call this in a thread: with ten thousand partitions even collecting the offsets takes long.
     """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from random import Random
 
@@ -71,6 +71,7 @@ class Replicas:
         self.on_unassigned: Callable[[], None] = _do_nothing
         self.moving: set[TopicPartition] = set()  # replicas whose new directory `DirMoves` reports to the controller
         self.on_directory_failed: Callable[[], None] = _do_nothing
+        self.rewrite_checkpoints: Callable[[], Awaitable[None]] = self._write_checkpoints
         self.port = ReplicationPort()  # of the partitions that are opened from now on
         self.on_role: Callable[[Partition], None] = lambda partition: None  # called whenever metadata has set a role
         # By topic: called after metadata has set the leader of one of its partitions.
@@ -272,6 +273,11 @@ class Replicas:
             self.on_unassigned()
 
     async def _open(self, names: Sequence[TopicPartition]) -> None:
+        if self._logs.has_outdated_checkpoints and self._logs.creates(names):
+            # BEFORE a log is created: after a crash the offsets of a deleted log would apply to a new one with its name.
+            self._logs.has_outdated_checkpoints = False
+            await self.rewrite_checkpoints()
+            names = [name for name in names if self._reconcile(name)]  # metadata may have changed in the meantime
         opened, again = await self._logs.open(
             names, self._image, self._config, self._clock.now_ms(), self._is_current_topic
         )
@@ -383,23 +389,26 @@ class Replicas:
         for partition in self._partitions.values():
             if partition.offline is None:
                 partitions[partition.log.directory.rpartition("/")[0]].append(partition)
-        broken: dict[str, list[TopicPartition]] = {log_dir.path: [] for log_dir in log_dirs}
-        for name, one in self._logs.broken.items():
-            if one.log_dir is not None and one.log_dir.failure is None:
-                broken[one.log_dir.path].append(name)
+        waiting: dict[str, list[TopicPartition]] = {log_dir.path: [] for log_dir in log_dirs}
+        for name, log_dir in self._logs.unopened():
+            if log_dir.failure is None:
+                waiting[log_dir.path].append(name)
 
         def write() -> list[tuple[LogDir, OSError]]:
             failures = []
             for log_dir in log_dirs:
                 try:
                     for kind in kinds:
-                        unopened = self._logs.stored.of(kind, broken[log_dir.path])
+                        unopened = self._logs.stored.of(kind, waiting[log_dir.path])
                         write_checkpoint(log_dir, kind, partitions[log_dir.path], unopened)
                 except OSError as error:
                     failures.append((log_dir, error))
             return failures
 
         return write
+
+    async def _write_checkpoints(self) -> None:
+        await self._loop.run_in_executor(None, self.checkpoint())
 
     def unsynced(self) -> list[Partition]:
         """Return the partitions that need an fsync.
