@@ -92,6 +92,20 @@ def test_a_follower_that_lags_counts_until_the_controller_has_accepted_its_remov
     assert (partition.isr, partition.high_watermark) == ((NODE,), 5)
 
 
+def test_a_follower_that_was_removed_for_its_lag_does_not_return_before_it_has_caught_up() -> None:
+    partition, port = make_led()
+    partition.min_isr = 2  # the high watermark stays where the follower is
+    append(partition, 5)
+    fetched(partition, OTHER, 5)
+    append(partition, 2)
+    partition.review_isr(NOW_MS + 1001)
+    partition.isr_accepted(port.proposals[-1], Accepted((NODE,), 1, 2), NOW_MS + 1002)
+    fetched(partition, OTHER, 6, NOW_MS + 1003)
+    assert [proposal.broker_ids for proposal in port.proposals] == [(NODE,)] and partition.high_watermark == 5
+    fetched(partition, OTHER, 7, NOW_MS + 1004)
+    assert port.proposals[-1].broker_ids == (NODE, OTHER)
+
+
 def test_a_recovering_leader_reports_back_even_without_followers() -> None:
     for replicas in ((NODE,), (NODE, OTHER)):
         state = PartitionState(replicas, (NODE,), NODE, 1, 1, leader_recovery_state=RECOVERING)

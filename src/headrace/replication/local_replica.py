@@ -202,7 +202,11 @@ class LocalReplica:
     # --- the ISR
 
     def review_isr(self, now_ms: int) -> None:
-        """Propose what the followers' progress calls for: to remove those that lag, to add those that have caught up."""
+        """Propose what the followers' progress calls for: to remove those that lag, to add those that have caught up.
+
+        A follower joins only if it would not be removed at once for its lag: one that has every committed record, but does not fetch any
+        more, would join and leave in turns.
+        """
         followers, in_sync = self.followers, self._in_sync
         if followers is None or in_sync is None:
             return
@@ -212,10 +216,10 @@ class LocalReplica:
         caught_up = []
         for replica, follower in followers.outside(in_sync.members):
             epoch = port.eligible_epoch(replica)
-            if may_join(follower, epoch, self.high_watermark, self.epoch_start):
-                joining.append(replica)
             if epoch is not None and follower.is_caught_up(end, now_ms, port.lag_ms_max):
                 caught_up.append(replica)
+                if may_join(follower, epoch, self.high_watermark, self.epoch_start):
+                    joining.append(replica)
         # Wait for caught-up followers: otherwise, while the leader is alone, every append would move the high watermark away
         # from a follower that is about to reach it.
         self._joining = frozenset(caught_up)
