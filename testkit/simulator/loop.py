@@ -76,6 +76,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         # Kept until the end: the garbage collector would run a coroutine's `finally` at a time that the seed does not control.
         self.tasks: list[asyncio.Task[Any]] = []
         self.errors: list[str] = []
+        self._undelivered: set[asyncio.Future[Any]] = set()  # results whose receivers died before they could run
         self.steps = 0
         # Seconds per call of `time`. In some seeds it is so high that work sliced by time is interrupted after a few calls.
         self.look_s = 0.0
@@ -110,7 +111,10 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         for _ in range(len(ready)):
             handle = ready.popleft()
             process = handle.process
-            if handle.cancelled() or (process is not None and not process.alive):
+            if handle.cancelled():
+                continue
+            if process is not None and not process.alive:
+                self._undelivered.update(_results(handle))
                 continue
             if process is not None and process.paused:
                 process.held.append(handle)
@@ -134,11 +138,15 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return getattr(coroutine, "cr_frame", None) is not None
 
     def unhandled(self) -> list[str]:
-        """Return unhandled exceptions: those of callbacks, and of tasks whose result was never retrieved."""
+        """Return unhandled exceptions: those of callbacks, and of tasks whose result was never retrieved.
+
+        A task is left out if its process was killed, or the run ended, before the receiver of its result could run.
+        """
+        under_way = self._undelivered.union(*map(_results, self._ready))
         lonely = [
             f"{task.get_coro().__qualname__} ended with {task.exception()!r}"  # type: ignore[union-attr]
             for task in self.tasks
-            if task.done() and not task.cancelled() and getattr(task, "_log_traceback", False)
+            if task.done() and not task.cancelled() and getattr(task, "_log_traceback", False) and task not in under_way
         ]
         return self.errors + lonely
 
@@ -249,6 +257,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         """End the process: none of its callbacks runs any more."""
         if process.alive:
             process.alive = False
+            self._undelivered.update(*map(_results, process.held))
             process.died.set_result(None)
 
     def run_in_executor(  # type: ignore[override]
@@ -299,6 +308,11 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
         return await self._network.create_connection(protocol_factory, host, port, **options)
+
+
+def _results(handle: _Handle | _TimerHandle) -> list[asyncio.Future[Any]]:
+    """Return the futures and tasks whose results a callback would receive."""
+    return [argument for argument in handle._args or () if isinstance(argument, asyncio.Future)]
 
 
 def _where(error: BaseException | None) -> str:

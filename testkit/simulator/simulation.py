@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import logging
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
 from typing import Protocol
@@ -188,13 +188,8 @@ class Simulation:
         supervisor = self.loop.create_task(self.machine.supervise())
         await self.machine.until_up()
         await self.run_clients()
-        await self.machine.stop()
         assert self._checking is not None
-        for task in (self._checking, supervisor):
-            task.cancel()
-        await asyncio.wait([self._checking, supervisor])
-        if not self._checking.cancelled():
-            self._checking.result()
+        await stop_all([self.machine], [supervisor], self._checking)
 
     def check_always(self) -> None:
         """Start checking the invariants periodically."""
@@ -240,6 +235,20 @@ class Simulation:
                 outcome.acknowledged += len(self.history.events[event.call].value["values"])
             elif event.kind is Kind.OK and event.operation == "poll":
                 outcome.read += len(event.value["records"])
+
+
+async def stop_all(
+    machines: Sequence[Machine], supervisors: Sequence[asyncio.Task[None]], checking: asyncio.Task[None]
+) -> None:
+    """Stop all nodes for good, and raise what the task that checks the invariants has found."""
+    for machine in machines:
+        machine.hold()
+        await machine.stop()
+    for task in (checking, *supervisors):
+        task.cancel()
+    await asyncio.wait([checking, *supervisors])
+    if not checking.cancelled():
+        checking.result()
 
 
 def run_seed(

@@ -112,6 +112,61 @@ def test_unhandled_exceptions_are_recorded() -> None:
     assert len(errors) == 2 and "in a callback" in errors[0] and "in a task" in errors[1]
 
 
+async def fail() -> None:
+    raise RuntimeError("in a task")
+
+
+async def catch(loop: SimulatedLoop) -> None:
+    with pytest.raises(RuntimeError):
+        await loop.create_task(fail())
+
+
+def test_a_failure_in_the_last_step_of_a_run_is_not_unhandled_if_its_receiver_is_about_to_run() -> None:
+    for turns in range(5):
+        loop = new_loop()
+
+        async def main(turns: int = turns, loop: SimulatedLoop = loop) -> None:
+            loop.create_task(catch(loop))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+
+        loop.run_until_complete(main())
+        assert loop.unhandled() == []
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_a_failure_is_not_unhandled_if_its_process_dies_before_the_receiver_runs(is_paused: bool) -> None:
+    for turns in range(5):
+        loop = new_loop()
+
+        async def main(turns: int = turns, loop: SimulatedLoop = loop) -> None:
+            process = loop.new_process("killed")
+            loop.spawn(process, catch(loop))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if is_paused:
+                loop.pause(process)
+                await asyncio.sleep(1)
+            loop.end(process)
+            await asyncio.sleep(1)
+
+        loop.run_until_complete(main())
+        assert loop.unhandled() == []
+
+
+def test_a_failure_that_nobody_waits_for_is_unhandled_though_its_process_dies_later() -> None:
+    loop = new_loop()
+
+    async def main() -> None:
+        process = loop.new_process("killed")
+        loop.spawn(process, fail())
+        await asyncio.sleep(1)
+        loop.end(process)
+
+    loop.run_until_complete(main())
+    assert len(loop.unhandled()) == 1
+
+
 def test_executor_work_runs_later_and_outside_the_event_loop() -> None:
     loop = new_loop()
 

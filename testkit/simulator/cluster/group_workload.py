@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from testkit.history import Anomaly
-from testkit.simulator.clients import REQUEST_TIMEOUT_S
 from testkit.simulator.cluster.workloads import Workload, until_done
 from testkit.simulator.groups.checkers import check_commits
-from testkit.simulator.groups.runs import LOOK_S, count_commits, group_options, make_groups, read_again, settle
+from testkit.simulator.groups.runs import count_commits, finish_groups, group_options, make_groups, read_again
 from testkit.simulator.simulation import Outcome
 
 TOPICS = {"t": 2, "u": 1}
@@ -31,17 +28,7 @@ class GroupWorkload(Workload):
         self._tasks = self.start(self._members)
 
     async def finish(self) -> None:
-        self.world.loop.slow_share = (
-            0.0  # sessions are short: with slow disk operations some would expire again and again
-        )
-        for group in self._groups:
-            group.quiet = True
-            group.peace_from = self.world.loop.now + REQUEST_TIMEOUT_S
-        await settle(self.world, self._groups, self._members)
-        for group in self._groups:
-            group.committing = False
-        while any(member.is_working for member in self._members):
-            await asyncio.sleep(LOOK_S)
+        await finish_groups(self.world, self._groups, self._members)
         self._healed = len(self.world.history.events)
         self.world.history.note(HEALED)
         self.world.stopping = True

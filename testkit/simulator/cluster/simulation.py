@@ -20,7 +20,7 @@ from testkit.simulator.cluster.workloads import ProducerWorkload, Workload
 from testkit.simulator.loop import SimulatedLoop
 from testkit.simulator.machine import SimulatedClock
 from testkit.simulator.network import Network
-from testkit.simulator.simulation import Outcome, Trace
+from testkit.simulator.simulation import Outcome, Trace, stop_all
 
 WORKLOADS: tuple[type[Workload], ...] = (
     ProducerWorkload, ProducerWorkload, ProducerWorkload, GroupWorkload, TransactionWorkload,
@@ -102,13 +102,7 @@ class ClusterSimulation:
         await self.workload.read_everything()
         await self._machines.until_up()
         self.invariants.check_contents()
-        for machine in self._machines.all:
-            await machine.stop()
-        for task in (checking, *supervisors):
-            task.cancel()
-        await asyncio.wait([checking, *supervisors])
-        if not checking.cancelled():
-            checking.result()
+        await stop_all(self._machines.all, supervisors, checking)
 
     async def _check_always(self) -> None:
         while True:

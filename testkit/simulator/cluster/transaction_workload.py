@@ -11,7 +11,6 @@ from testkit.simulator.groups.offsets import Group
 from testkit.simulator.readers import PACE_S, READ_COMMITTED, READ_UNCOMMITTED
 from testkit.simulator.simulation import Outcome
 from testkit.simulator.transactions.checkers import check_transactions
-from testkit.simulator.transactions.clients import Identity
 from testkit.simulator.transactions.producers import EpochProducer
 from testkit.simulator.transactions.readers import (
     FinalTransactionReader,
@@ -19,7 +18,12 @@ from testkit.simulator.transactions.readers import (
     Place,
     TransactionReader,
 )
-from testkit.simulator.transactions.runs import count_transactions, read_final_offsets, settle_transactions
+from testkit.simulator.transactions.runs import (
+    count_transactions,
+    draw_identities,
+    read_final_offsets,
+    settle_transactions,
+)
 
 IDENTITIES_MAX = 2
 SHARED_ID_SHARE = 0.3
@@ -77,14 +81,13 @@ class TransactionWorkload(Workload):
         await self.create_topics({TOPIC: self._partitions}, {})
         self._groups: list[Group] = []
         self._producers: list[LastingProducer] = []
-        for number in range(self.random.randint(1, IDENTITIES_MAX)):
-            identity = Identity(f"id-{number}", f"g{number}")
-            self._groups.append(Group(identity.group, {TOPIC: self._partitions}, 0, 0))
-            for instance in range(2 if self.random.random() < SHARED_ID_SHARE else 1):
-                name = f"producer{number}{'ab'[instance]}"
-                self._producers.append(
-                    LastingProducer(name, world, self.child(), identity, TOPIC, self._partitions, UNLIMITED)
-                )
+        topics = {TOPIC: self._partitions}
+        for identity, group, names in draw_identities(self.random, topics, IDENTITIES_MAX, SHARED_ID_SHARE):
+            self._groups.append(group)
+            self._producers += [
+                LastingProducer(name, world, self.child(), identity, TOPIC, self._partitions, UNLIMITED)
+                for name in names
+            ]
         self._producing = self.start(self._producers)
         self._others = self.start(
             [

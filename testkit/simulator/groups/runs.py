@@ -10,7 +10,7 @@ from headrace.base.errors import KafkaError
 from headrace.base.ids import TopicPartition
 from testkit.history import History, Kind
 from testkit.simulator.admin import create_topic
-from testkit.simulator.clients import LOST, Client, World
+from testkit.simulator.clients import LOST, REQUEST_TIMEOUT_S, Client, World
 from testkit.simulator.groups.classic_members import INITIAL_DELAY_S_MAX, ClassicMember
 from testkit.simulator.groups.consumer_members import ConsumerMember
 from testkit.simulator.groups.offsets import Group
@@ -74,7 +74,20 @@ async def create_surely(
             return  # the response was lost or late
 
 
-async def settle(world: World, groups: list[Group], members: list[Member]) -> None:
+async def finish_groups(world: World, groups: list[Group], members: list[Member]) -> None:
+    """Wait, after the last fault, until all groups are stable and their members have stopped to commit."""
+    world.loop.slow_share = 0.0  # sessions are short: with slow disk operations some would expire again and again
+    for group in groups:
+        group.quiet = True
+        group.peace_from = world.loop.now + REQUEST_TIMEOUT_S
+    await _settle(world, groups, members)
+    for group in groups:
+        group.committing = False
+    while any(member.is_working for member in members):
+        await asyncio.sleep(LOOK_S)
+
+
+async def _settle(world: World, groups: list[Group], members: list[Member]) -> None:
     """Wait until each subscribed partition has had an owner for STABLE_S; assert that this happens in time."""
     deadline, since = world.loop.now + DONE_S_MAX, world.loop.now
     while world.loop.now - since < STABLE_S:

@@ -15,19 +15,18 @@ from headrace.metadata.image import Partition as PartitionState
 from headrace.node.broker_role import BrokerRole
 from headrace.replication.partition import Partition
 from testkit.history import Anomaly
-from testkit.simulator.clients import REQUEST_TIMEOUT_S, Client
+from testkit.simulator.clients import Client
 from testkit.simulator.faults import CHECK_S, Faults
 from testkit.simulator.groups.checkers import check_groups
 from testkit.simulator.groups.offsets import Group
 from testkit.simulator.groups.runs import (
-    LOOK_S,
     Member,
     count_commits,
     create_surely,
+    finish_groups,
     group_options,
     make_groups,
     read_again,
-    settle,
 )
 from testkit.simulator.machine import DATA, SECOND_DATA
 from testkit.simulator.mover import Mover
@@ -175,17 +174,8 @@ class GroupSimulation(Simulation):
         storm.cancel()
         await asyncio.wait([storm])
         await self.faults.heal()
-        # Sessions are short: with slow disk operations some would expire again and again.
-        self.loop.slow_share = 0.0
         await self.machine.until_up()
-        for group in groups:
-            group.quiet = True
-            group.peace_from = self.loop.now + REQUEST_TIMEOUT_S
-        await settle(self.world, groups, members)
-        for group in groups:
-            group.committing = False
-        while any(member.is_working for member in members):
-            await asyncio.sleep(LOOK_S)
+        await finish_groups(self.world, groups, members)
         for group in groups:
             await read_again(self.world, self._random("reader"), group)
         self.world.stopping = True

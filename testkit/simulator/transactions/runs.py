@@ -1,8 +1,9 @@
-"""How a run with transactions ends, on one machine or in a cluster: every transaction is decided, and all offsets are read."""
+"""What runs with transactions have in common, on one machine or in a cluster: the identities of producers, and how a run ends."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from random import Random
 
 from headrace.base.errors import ErrorCode, KafkaError
@@ -12,11 +13,21 @@ from testkit.simulator.clients import LOST, World
 from testkit.simulator.groups.offsets import Group
 from testkit.simulator.readers import LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from testkit.simulator.simulation import DONE_S_MAX, Outcome
-from testkit.simulator.transactions.clients import END
+from testkit.simulator.transactions.clients import END, Identity
 from testkit.simulator.transactions.readers import READ, OffsetsReader, Place, TransactionReader
 
 LOOK_S = 0.1
 UNDECIDED = ("Ongoing", "PrepareCommit", "PrepareAbort")
+
+
+def draw_identities(
+    random: Random, topics: dict[str, int], identities_max: int, shared_share: float
+) -> Iterator[tuple[Identity, Group, list[str]]]:
+    """Yield identities of producers, the group whose offsets each commits, and the names of the one or two producers with it."""
+    for number in range(random.randint(1, identities_max)):
+        identity = Identity(f"id-{number}", f"g{number}")
+        letters = "ab" if random.random() < shared_share else "a"
+        yield identity, Group(identity.group, topics, 0, 0), [f"producer{number}{letter}" for letter in letters]
 
 
 async def settle_transactions(world: World, random: Random, topic: str, partitions: int) -> None:

@@ -30,7 +30,12 @@ from testkit.simulator.transactions.readers import (
     Place,
     TransactionReader,
 )
-from testkit.simulator.transactions.runs import count_transactions, read_final_offsets, settle_transactions
+from testkit.simulator.transactions.runs import (
+    count_transactions,
+    draw_identities,
+    read_final_offsets,
+    settle_transactions,
+)
 
 TOPIC = "t"
 PARTITIONS_MAX = 3
@@ -124,12 +129,12 @@ class TransactionSimulation(Simulation):
             return Random(random.getrandbits(64))
 
         producers: list[TransactionalProducer] = []
-        for number in range(random.randint(1, IDENTITIES_MAX)):
-            identity = Identity(f"id-{number}", f"g{number}")
-            self._groups.append(Group(identity.group, {TOPIC: self._partitions}, 0, 0))
-            for instance in range(2 if random.random() < SHARED_ID_SHARE else 1):
+        topics = {TOPIC: self._partitions}
+        for identity, group, names in draw_identities(random, topics, IDENTITIES_MAX, SHARED_ID_SHARE):
+            self._groups.append(group)
+            for name in names:
                 kind = EpochProducer if random.random() < EPOCH_SHARE else AddingProducer
-                name, count = f"producer{number}{'ab'[instance]}", random.randint(3, TRANSACTIONS_MAX)
+                count = random.randint(3, TRANSACTIONS_MAX)
                 producers.append(kind(name, self.world, child(), identity, TOPIC, self._partitions, count))
         if random.random() < EAGER_SHARE:
             producers.append(self._eager_producer(child()))
