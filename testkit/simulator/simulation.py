@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import logging
 import traceback
@@ -251,13 +252,25 @@ async def stop_all(
         checking.result()
 
 
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Keep the garbage collector from walking all that a run keeps until its end, again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def run_seed(
     seed: int, show: Callable[[str], None] | None = None, simulation_type: type[SeedRun] = Simulation
 ) -> Outcome:
     """Run one seed; the same seed gives exactly the same run."""
     trace = Trace(show)
     outcome = Outcome(seed)
-    with _watched_log(trace) as watch, small_limits(Random(f"{seed} limits")) as limits:
+    with _without_collections(), _watched_log(trace) as watch, small_limits(Random(f"{seed} limits")) as limits:
         trace(f"small limits: {' '.join(limits)}")
         simulation = simulation_type(seed, trace)
         loop = simulation.loop

@@ -33,10 +33,11 @@ def test_the_sampled_seeds_have_all_workloads() -> None:
     assert workloads == {"ProducerWorkload", "TransactionWorkload", "GroupWorkload"}
 
 
-def test_a_high_watermark_that_ignores_the_followers_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("mutation", ["commit-without-followers", "count-before-sync", "vote-before-sync"])
+def test_a_planted_fault_is_found(mutation: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The others take more seeds; `cluster-mutations-found` looks for all of them."""
-    assert main(["--seeds", "0-60", "--mutation", "commit-without-followers"]) == 1
-    assert "commit-without-followers was found" in capsys.readouterr().out
+    assert main(["--seeds", "0-60", "--mutation", mutation]) == 1
+    assert f"{mutation} was found" in capsys.readouterr().out
 
 
 def test_a_cluster_seed_is_the_same_run_with_another_hash_seed() -> None:
@@ -109,6 +110,29 @@ def test_a_link_can_be_blocked_for_one_port() -> None:
         await asyncio.sleep(1)
         assert (blocked.lost, other.lost) == (True, False)
         assert await echoed(await connect(loop, "node-2", 1))
+
+    loop.run_until_complete(run())
+    loop.close()
+
+
+def test_a_broken_path_concerns_some_connections_until_it_is_repaired() -> None:
+    loop = SimulatedLoop(Random(1))
+    network = Network(loop, Random(2))
+
+    async def reaches() -> bool:
+        try:
+            return await echoed(await connect(loop, "node-2", 1))
+        except OSError:
+            return False
+
+    async def run() -> None:
+        await serve(loop, 1)
+        old = [await connect(loop, "node-2", 1) for _ in range(20)]
+        network.break_path("node-2", "node-1", 0.5, seconds=100.0)
+        assert {await echoed(one) for one in old} == {True, False}
+        assert {await reaches() for _ in range(10)} == {True, False}
+        await asyncio.sleep(100)
+        assert {await reaches() for _ in range(10)} == {True}
 
     loop.run_until_complete(run())
     loop.close()

@@ -141,6 +141,18 @@ def test_a_power_loss_after_an_atomic_write_loses_nothing() -> None:
         assert files.list_dir("/data") == ["a"]
 
 
+def test_synced_contents_need_a_sync_of_the_file_and_of_its_name() -> None:
+    files = SimulatedFiles(Random(0))
+    assert files.synced("/f") is None
+    file = files.open("/f", create=True)
+    file.append(b"ab")
+    file.sync()
+    assert files.synced("/f") is None
+    files.sync_dir("/")
+    file.append(b"c")
+    assert files.synced("/f") == b"ab"
+
+
 def test_a_power_loss_keeps_a_prefix_of_the_unsynced_name_changes() -> None:
     seen: set[str] = set()
     for seed in range(100):

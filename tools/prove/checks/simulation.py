@@ -33,8 +33,11 @@ CLUSTER_MUTATIONS = (
     "elect-any-replica",
     "trust-unclean-replicas",
     "count-before-sync",
+    "vote-before-sync",
     "commit-without-majority",
 )
+RAFT_LOOP = (sys.executable, "-m", "testkit.raft")
+RAFT_MUTATIONS = ("commit-older-epochs",)  # a cluster takes too long to find it
 CLUSTER_PROCESSES = 2  # simulators of clusters that run at the same time
 TRACED_SEEDS = (0, 1, 2, 3, 4)
 MANY_S_MAX = 3600.0
@@ -119,11 +122,13 @@ def simulated_cluster() -> str:
     "cluster-mutations-found",
     "The simulated cluster finds these planted faults within 300 seeds each: a high watermark that ignores the "
     "followers, followers that do not truncate, a controller that accepts changes of the ISR from old leaders, "
-    "elects any replica or trusts replicas after an unclean restart, and voters that count records before they "
-    "are on disk or commit them without a majority",
+    "elects any replica or trusts replicas after an unclean restart, and voters that count records or send votes "
+    "before they are on disk or commit records without a majority; 300 seeds of a quorum of raft nodes find a "
+    "leader that commits records of older epochs by counting replicas",
 )
 def cluster_mutations_found() -> str:
-    return _find_mutations(CLUSTER_MUTATIONS, CLUSTER_SEEDS_PER_MUTATION, CLUSTER_PROCESSES)
+    found = _find_mutations(CLUSTER_MUTATIONS, CLUSTER_SEEDS_PER_MUTATION, CLUSTER_PROCESSES)
+    return f"{found}, {_find_mutations(RAFT_MUTATIONS, CLUSTER_SEEDS_PER_MUTATION, program=RAFT_LOOP)}"
 
 
 def _simulate(kind: str, seeds: int, at_once: int, processes: int = 1) -> tuple[int, int]:
@@ -142,11 +147,16 @@ def _simulate(kind: str, seeds: int, at_once: int, processes: int = 1) -> tuple[
     return sum(acknowledged for acknowledged, _ in counts), sum(reads for _, reads in counts)
 
 
-def _find_mutations(mutations: tuple[str, ...], seeds: int = SEEDS_PER_MUTATION, processes: int = 1) -> str:
+def _find_mutations(
+    mutations: tuple[str, ...],
+    seeds: int = SEEDS_PER_MUTATION,
+    processes: int = 1,
+    program: tuple[str, ...] = SIMULATOR,
+) -> str:
     """Check that the simulator finds each mutation and return after how many seeds."""
 
     def find(mutation: str) -> str:
-        command = [*SIMULATOR, "--seeds", f"0-{seeds - 1}", "--mutation", mutation]
+        command = [*program, "--seeds", f"0-{seeds - 1}", "--mutation", mutation]
         done = run(command, timeout_s=MANY_S_MAX, may_fail=True)
         verdict = re.search(rf"^{mutation} was found after (\d+) seeds$", done.stdout, re.MULTILINE)
         assert verdict, f"{mutation} was not found (exit code {done.returncode}): {done.stdout[-1000:]}"
