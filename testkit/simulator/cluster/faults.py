@@ -19,13 +19,14 @@ CALM_S_MAX = 2.5
 SLOW_LATENCY_S = 0.02
 PAUSE_S = (0.1, 14.0)  # the longest outlast the session of a broker (9 s)
 BLOCKED_S = (0.2, 14.0)
+FENCING_S = (9.0, 14.0)  # outlasts the session of a broker
 BROKEN_S = (3.0, 14.0)
 BROKEN_SHARE = 0.5  # share of the connections that take a broken path
 KINDS = (
     "kill", "kill", "kill", "kill_the_controller", "kill_two", "kill_all", "stop", "stop", "rolling_restart",
     "pause", "pause", "pause_the_controller", "isolate", "isolate", "isolate_from_all", "one_way", "bridge",
     "cut", "stall", "stall", "slow", "power_loss", "lagging_survivor", "lagging_survivor", "eligible_paused", "eligible_paused",
-    "broken_path", "broken_path",
+    "broken_path", "broken_path", "healed_in_part", "healed_in_part", "healed_in_part",
 )  # fmt: skip
 OUT_OF_SYNC_S_MAX = 35.0  # the longest `replica.lag.time.max.ms` of a seed is 30 s
 FENCED_S_MAX = 12.0  # outlasts the session of a broker (9 s)
@@ -277,6 +278,23 @@ class ClusterFaults:
         seconds = self._random.uniform(*BROKEN_S)
         self._network.break_path(controller.host, other.host, BROKEN_SHARE, seconds)
         await asyncio.sleep(seconds)
+
+    async def _healed_in_part(self) -> None:
+        """Cut one node off the others until it is fenced, and then repair only some of its paths to the controller.
+
+        Its heartbeats may be answered again before it learns from the metadata that others lead its partitions.
+        """
+        (one,) = self._some()
+        for other in self._machines.hosts:
+            if other != one.host:
+                self._block_both(one.host, other)
+        await asyncio.sleep(self._random.uniform(*FENCING_S))
+        self._network.unblock()
+        controller = self._active_controller()
+        if controller is not one:
+            seconds = self._random.uniform(*BROKEN_S)
+            self._network.break_path(controller.host, one.host, BROKEN_SHARE, seconds)
+            await asyncio.sleep(seconds)
 
     async def _slow(self) -> None:
         self._network.latency_s = LATENCY_S * self._random.choice((5, 50))

@@ -72,7 +72,7 @@ class ClusterSimulation:
             "transaction.state.log.min.isr": "2",
             "transaction.state.log.num.partitions": "2",
             "replica.high.watermark.checkpoint.interval.ms": str(random.choice((200, 5000))),
-            "replica.lag.time.max.ms": str(random.choice((2000, 30_000))),
+            "replica.lag.time.max.ms": str(random.choice((2000, 2000, 30_000))),
             "leader.imbalance.check.interval.seconds": str(random.choice((2, 10, 300))),
             "metadata.log.max.record.bytes.between.snapshots": str(random.choice((400, 2_000, 20_971_520))),
             "metadata.max.retention.bytes": str(random.choice((500, 5_000, 104_857_600))),
