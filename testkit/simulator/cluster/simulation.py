@@ -93,6 +93,14 @@ class ClusterSimulation:
         supervisors = self._machines.supervise()
         await self._machines.until_up()
         checking = self.loop.create_task(self._check_always())
+        working = self.loop.create_task(self._run_clients())
+        await asyncio.wait([checking, working], return_when=asyncio.FIRST_COMPLETED)
+        if checking.done():
+            checking.result()  # the first contradiction ends the run
+        working.result()
+        await stop_all(self._machines.all, supervisors, checking)
+
+    async def _run_clients(self) -> None:
         await self.workload.begin()
         await self._faults.run()
         await self._faults.heal()
@@ -102,7 +110,6 @@ class ClusterSimulation:
         await self.workload.read_everything()
         await self._machines.until_up()
         self.invariants.check_contents()
-        await stop_all(self._machines.all, supervisors, checking)
 
     async def _check_always(self) -> None:
         while True:
