@@ -13,6 +13,7 @@ from headrace.broker.observer import MetadataObserver
 from headrace.metadata.loader import MetadataLoader
 from headrace.metadata.records import encode_record
 from headrace.protocol.messages.fetch import FetchResponse
+from headrace.protocol.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
 from headrace.protocol.messages.stored.metadata_topics import TopicRecord
 from headrace.records.batch import read_header, stamp
 from headrace.records.builder import BatchBuilder
@@ -75,7 +76,7 @@ def test_records_are_applied_only_when_they_are_committed() -> None:
     assert follow(leader) == {"a"}
     leader = Leader(fetched(both, committed=1), fetched(committed=2))
     assert follow(leader) == {"a", "b"}
-    assert leader.positions == [(0, 0, -1), (2, 1, 1)]
+    assert leader.positions == [(0, 0, 0), (2, 1, 1)]
 
 
 def test_uncommitted_records_that_a_new_leader_replaced_are_never_applied() -> None:
@@ -85,7 +86,7 @@ def test_uncommitted_records_that_a_new_leader_replaced_are_never_applied() -> N
         fetched(batch(1, 2, "kept"), committed=2, epoch=2),
     )
     assert follow(leader) == {"a", "kept"}
-    assert leader.positions == [(0, 0, -1), (2, 1, 1), (1, 1, 2)]
+    assert leader.positions == [(0, 0, 0), (2, 1, 1), (1, 1, 2)]
 
 
 def test_a_log_that_lost_committed_records_is_loaded_again_from_the_start() -> None:
@@ -101,6 +102,31 @@ def test_the_leader_epoch_is_taken_from_the_response_that_refuses_the_fetch() ->
     refused = fetched(epoch=7, error_code=ErrorCode.FENCED_LEADER_EPOCH)
     leader = Leader(refused, fetched(batch(0, 7, "a"), committed=1, epoch=7))
     assert follow(leader) == {"a"} and leader.positions[1] == (0, 0, 7)
+
+
+def test_a_snapshot_is_requested_in_the_epoch_of_the_leader() -> None:
+    """Kafka's controllers refuse a snapshot request with an older epoch, or with none."""
+    requested: list[int] = []
+
+    class SnapshotLeader(Leader):
+        async def request(self, message: Any) -> Any:
+            if not isinstance(message, FetchSnapshotRequest):
+                return await super().request(message)
+            [partition] = message.topics[0].partitions
+            requested.append(partition.current_leader_epoch)
+            part = FetchSnapshotResponse.PartitionSnapshot(error_code=ErrorCode.FENCED_LEADER_EPOCH)
+            return FetchSnapshotResponse(topics=[FetchSnapshotResponse.TopicSnapshot(partitions=[part])])
+
+    has_snapshot = fetched(snapshot_id=FetchResponse.SnapshotId(end_offset=5, epoch=6), epoch=7)
+    with pytest.raises(HeadraceError, match="FENCED_LEADER_EPOCH"):
+        follow(SnapshotLeader(has_snapshot))
+    assert requested == [7]
+
+
+def test_an_observer_never_sends_a_negative_epoch() -> None:
+    leader = Leader(fetched(batch(0, 1, "a"), committed=1))
+    follow(leader)
+    assert leader.positions == [(0, 0, 0)]
 
 
 @pytest.mark.parametrize(

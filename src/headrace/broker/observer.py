@@ -50,7 +50,7 @@ class MetadataObserver:
         self._applied = LogPosition(0, 0)
         self._uncommitted: deque[MetadataBatch] = deque()
         self._uncommitted_bytes = 0
-        self._leader_epoch = -1
+        self._leader_epoch = 0  # of the quorum; Kafka's controllers refuse a negative one as invalid
         self._caught_up = False
         self.high_watermark = 0
         self.kraft_version = 0  # the committed level, which control records of the log set
@@ -209,7 +209,7 @@ class MetadataObserver:
                             name=METADATA_TOPIC,
                             partitions=[
                                 FetchSnapshotRequest.PartitionSnapshot(
-                                    current_leader_epoch=-1,
+                                    current_leader_epoch=self._leader_epoch,
                                     snapshot_id=FetchSnapshotRequest.SnapshotId(
                                         end_offset=snapshot.end_offset, epoch=snapshot.epoch
                                     ),
