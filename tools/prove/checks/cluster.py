@@ -8,6 +8,7 @@ from testkit import network_namespaces
 from testkit.kafka_peer import available
 
 from tools.prove.cluster.faults import run_in_namespaces
+from tools.prove.cluster.migration import migrate_and_return
 from tools.prove.cluster.mixed import check_mixture, headrace_among_kafka, kafka_among_headrace
 from tools.prove.cluster.survival import survive
 from tools.prove.commands import run as run_command
@@ -33,7 +34,8 @@ def cluster_survives() -> str:
 @check(
     "cluster-under-faults",
     "In 200 rounds of kill -9, pauses and network cuts of random nodes of a cluster, the active controller included, "
-    "under idempotent and transactional load, no anomaly is found",
+    "under idempotent and transactional load and groups of both protocols that read and commit, no anomaly is found, "
+    "no group goes back behind its committed offsets or misses a record, and its assignments become complete again",
 )
 def cluster_under_faults() -> str:
     require(network_namespaces.missing())
@@ -43,7 +45,9 @@ def cluster_under_faults() -> str:
 @check(
     "mixed-cluster",
     "A real Kafka broker joins the controllers of Headrace, and a Headrace broker those of Kafka: each leads and "
-    "follows partitions of the others, is killed and returns, and every acknowledged record is read once",
+    "follows partitions of the others, is killed and returns, and every acknowledged record is read once; the nodes "
+    "of a Kafka cluster are replaced by Headrace one by one, in the same directories, and by Kafka again, under "
+    "writes, transactions and groups: nothing is lost or duplicated, no write is refused, and the groups continue",
 )
 def mixed_cluster() -> str:
     require(available())
@@ -51,6 +55,7 @@ def mixed_cluster() -> str:
     for mix in (kafka_among_headrace, headrace_among_kafka):
         with mix() as mixture:
             figures.append(check_mixture(mixture, print_progress))
+    figures.append(migrate_and_return(random_seed(), print_progress))
     return "; ".join(figures)
 
 

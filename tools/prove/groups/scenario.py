@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -28,6 +29,7 @@ SETTLE_S_MAX = 90.0
 RECORDS = 1500
 WATCH_S = 0.3
 ENDED_S_MAX = 30.0
+ERRORS_SHOWN_BYTES = 3000
 JAVA = "Java"
 VERIFIABLE = "org.apache.kafka.tools.VerifiableConsumer"
 _JAVA_ASSIGNORS = {
@@ -66,12 +68,13 @@ class MemberProcess:
     def __init__(self, spec: GroupSpec, bootstrap: str, topic: str, group: str, read: dict[int, set[int]]) -> None:
         self.owned: set[int] = set()
         self._read = read
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 -- open as long as the process runs
         self._process = subprocess.Popen(
             spec.command(bootstrap, topic, group),
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._errors,
             text=True,
         )
         self._reader = threading.Thread(target=self._read_events, daemon=True)
@@ -84,18 +87,27 @@ class MemberProcess:
                 event: dict[str, Any] = json.loads(line)
             except ValueError:
                 continue  # a message of the client library
-            partitions = event.get("partitions", [])
-            if event.get("name") == "partitions_assigned":
-                self.owned |= {one["partition"] for one in partitions}
-            elif event.get("name") == "partitions_revoked":
-                self.owned -= {one["partition"] for one in partitions}
-            elif event.get("name") == "records_consumed":
-                for one in partitions:
-                    self._read[one["partition"]].update(range(one["minOffset"], one["maxOffset"] + 1))
+            self.handle(event)
+
+    def handle(self, event: dict[str, Any]) -> None:
+        """Adopt an event of the member; called in the thread that reads its output."""
+        partitions = event.get("partitions", [])
+        if event.get("name") == "partitions_assigned":
+            self.owned |= {one["partition"] for one in partitions}
+        elif event.get("name") == "partitions_revoked":
+            self.owned -= {one["partition"] for one in partitions}
+        elif event.get("name") == "records_consumed":
+            for one in partitions:
+                self._read[one["partition"]].update(range(one["minOffset"], one["maxOffset"] + 1))
 
     @property
     def is_running(self) -> bool:
         return self._process.poll() is None
+
+    def errors_end(self) -> str:
+        """Return the end of what the member has written to standard error."""
+        self._errors.seek(0)
+        return self._errors.read()[-ERRORS_SHOWN_BYTES:].decode(errors="replace")
 
     def kill(self) -> None:
         self._process.kill()
@@ -215,7 +227,9 @@ class GroupScenario:
         deadline = time.monotonic() + SETTLE_S_MAX
         while not done():
             exited = [one for one in self._members if not one.is_running]
-            assert not exited, f"{self._spec}: {len(exited)} members exited by themselves before {what}"
+            assert not exited, (
+                f"{self._spec}: {len(exited)} members exited by themselves before {what}: {exited[0].errors_end()}"
+            )
             owned = [sorted(one.owned) for one in self._members]
             unread = sum(self._ends[i] - len(self._read[i]) for i in self._read)
             assert time.monotonic() < deadline, (
