@@ -20,7 +20,10 @@ from headrace.client.tasks import end_tasks
 from headrace.client.wire.cluster import Cluster
 
 _LOG = logging.getLogger("headrace.client")
-_POLICY = RetryPolicy(codes=TRANSIENT | RETRIABLE)
+# The coordinator no longer knows the member, or its epoch. The next heartbeat finds that out, and the member joins again with another
+# assignment; until then the application has nothing to decide.
+_FENCED = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.FENCED_MEMBER_EPOCH})
+_POLICY = RetryPolicy(codes=TRANSIENT | RETRIABLE | _FENCED)
 
 Committed = Callable[[list[TopicPartition]], Awaitable[Mapping[TopicPartition, CommittedOffset]]]
 
