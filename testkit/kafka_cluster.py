@@ -16,8 +16,14 @@ HEAP = ("-Xms192M", "-Xmx384M")
 
 class KafkaCluster:
     def __init__(
-        self, nodes: int = NODES, settings: Mapping[str, str] | None = None, *, heap: tuple[str, ...] = HEAP
+        self,
+        nodes: int = NODES,
+        settings: Mapping[str, str] | None = None,
+        *,
+        heap: tuple[str, ...] = HEAP,
+        dynamic_quorum: bool = False,
     ) -> None:
+        """Prepare the nodes. With `dynamic_quorum`, the voters are in the metadata log (KIP-853)."""
         self._temporary = tempfile.TemporaryDirectory(prefix="kafka-cluster-")
         self.cluster_id = cluster_id = new_cluster_id()
         self.nodes = [
@@ -26,10 +32,17 @@ class KafkaCluster:
         ]
         self.replicas = min(nodes, REPLICAS_MAX)
         voters = [f"{node}@{LOOPBACK}:{peer.controller_port}" for node, peer in enumerate(self.nodes, 1)]
+        quorum = {"controller.quorum.voters": ",".join(voters)}
+        if dynamic_quorum:
+            addresses = [f"{LOOPBACK}:{peer.controller_port}" for peer in self.nodes]
+            quorum = {"controller.quorum.voters": "", "controller.quorum.bootstrap.servers": ",".join(addresses)}
+            initial = ",".join(f"{voter}:{new_cluster_id()}" for voter in voters)  # a directory id has the same form
+            for peer in self.nodes:
+                peer.format_options = ("--initial-controllers", initial)
         for node, peer in enumerate(self.nodes, 1):
             peer.settings = {
                 "node.id": str(node),
-                "controller.quorum.voters": ",".join(voters),
+                **quorum,
                 **_replication(nodes),
                 **(settings or {}),
             }

@@ -218,7 +218,7 @@ class KafkaPeer:
         self.settings = dict(settings or {})
         self._heap = heap
         self._cluster_id = cluster_id
-        self._format_options = format_options
+        self.format_options = format_options
         self._temporary = tempfile.TemporaryDirectory(prefix="kafka-peer-") if directory is None else None
         self._directory = Path(self._temporary.name if self._temporary is not None else str(directory))
         self._process: subprocess.Popen[bytes] | None = None
@@ -293,7 +293,7 @@ class KafkaPeer:
             self._cluster_id or new_cluster_id(),
             "-c",
             str(file),
-            *self._format_options,
+            *self.format_options,
             timeout_s=FORMAT_S_MAX,
         )
         if done.returncode != 0:

@@ -55,7 +55,7 @@ def mixed_cluster() -> str:
     for mix in (kafka_among_headrace, headrace_among_kafka):
         with mix() as mixture:
             figures.append(check_mixture(mixture, print_progress))
-    figures.append(migrate_and_return(random_seed(), print_progress))
+    figures += [migrate_and_return(random_seed(), print_progress, dynamic_quorum=one) for one in (False, True)]
     return "; ".join(figures)
 
 

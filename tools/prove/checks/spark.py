@@ -11,10 +11,12 @@ from testkit.kafka_cluster import KafkaCluster
 from testkit.kafka_peer import KafkaPeer, available
 from testkit.spark_connector import connector_missing
 
+from headrace.testing.process_cluster import ClusterProcesses
 from headrace.testing.processes import NodeProcess
+from tools.prove.pipelines.demo_cluster import demo_on_a_cluster
 from tools.prove.registry import check, print_progress, random_seed, require, rounds_or
 from tools.prove.spark import speculation, topics
-from tools.prove.spark.kills import stream_under_kills
+from tools.prove.spark.kills import Target, brokers_in_turn, stream_under_kills
 from tools.prove.spark.programs import Program, missing
 from tools.prove.spark.standalone import Standalone, environment
 from tools.prove.spark.stream import Stream
@@ -24,6 +26,8 @@ SAME_ROWS_S_MAX = 1800.0
 KILLS = 40
 WORKERS = 2
 SPECULATION_S_MAX = 600.0
+BROKER_EVENTS = 300_000  # enough for the demo to run while each of its brokers is killed
+BROKERS = 3
 NUMBERS, NUMBERS_PER_BATCH = 4_800, 400
 
 
@@ -150,16 +154,40 @@ def spark_exactly_once() -> str:
     print_progress(f"seed {seed}")
     figures = []
     with NodeProcess() as node:
-        figures.append(stream_under_kills("Headrace", node.bootstrap, [node], 1, kills, seed, print_progress))
+        target = Target("Headrace", node.bootstrap, [node], 1)
+        figures.append(stream_under_kills(target, kills, seed, print_progress))
         wrong = [line for line in node.log_text().splitlines() if "Traceback" in line or " ERROR " in line]
         assert not wrong, f"seed {seed}: the node logged errors: {wrong[:3]}"
     print_progress(figures[-1])
     with KafkaPeer() as peer:
-        figures.append(stream_under_kills("Kafka", peer.bootstrap, [peer], 1, kills, seed, print_progress))
+        target = Target("Kafka", peer.bootstrap, [peer], 1)
+        figures.append(stream_under_kills(target, kills, seed, print_progress))
     print_progress(figures[-1])
     with KafkaCluster() as peers:
-        name = f"Kafka on {len(peers.nodes)} nodes"
-        figures.append(
-            stream_under_kills(name, peers.bootstrap, peers.nodes, peers.replicas, kills, seed, print_progress)
-        )
+        target = Target(f"Kafka on {len(peers.nodes)} nodes", peers.bootstrap, peers.nodes, peers.replicas)
+        figures.append(stream_under_kills(target, kills, seed, print_progress))
     return f"{'; '.join(figures)} (seed {seed})"
+
+
+@check(
+    "spark-on-a-cluster",
+    "On three brokers, each of which is killed in turn and returns, an exactly-once windowed stream, whose drivers and "
+    "workers are killed too, writes the output of one batch job, each row once, and the demo (BROKERS=3 make run) ends "
+    "by itself and passes its own check of all results",
+)
+def spark_on_a_cluster() -> str:
+    require(missing())
+    seed = random_seed()
+    with ClusterProcesses(BROKERS) as cluster:
+        target = Target("the stream", cluster.bootstrap, cluster.nodes, cluster.replicas)
+        kills = 2 * BROKERS  # of each broker, and one of a driver or worker after each
+        stream = stream_under_kills(target, kills, seed, print_progress, brokers_in_turn)
+        wrong = [
+            line
+            for node in cluster.nodes
+            for line in node.log_text().splitlines()
+            if "Traceback" in line or " ERROR " in line
+        ]
+        assert not wrong, f"seed {seed}: the nodes logged errors: {wrong[:3]}"
+    print_progress(stream)
+    return f"{stream}; {demo_on_a_cluster(BROKER_EVENTS, BROKERS, print_progress)} (seed {seed})"

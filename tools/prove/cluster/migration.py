@@ -178,10 +178,10 @@ class Migration:
             node.close()
 
 
-def migrate_and_return(seed: int, print_progress: Callable[[str], None]) -> str:
+def migrate_and_return(seed: int, print_progress: Callable[[str], None], *, dynamic_quorum: bool) -> str:
     """Replace Kafka by Headrace and Headrace by Kafka, node by node in random order, and return a summary."""
     random = Random(seed)
-    with KafkaCluster(NODES, SETTINGS) as cluster:
+    with KafkaCluster(NODES, SETTINGS, dynamic_quorum=dynamic_quorum) as cluster:
         migration = Migration(cluster, seed)
         try:
             migration.begin()
@@ -199,7 +199,8 @@ def migrate_and_return(seed: int, print_progress: Callable[[str], None]) -> str:
             migration.close()
     read = ", ".join(f"{group.read} by {group.group}" for group in migration.groups)
     return (
-        f"Kafka → Headrace → Kafka in 6 steps: {migration.load.acknowledged} records once, read {read}, "
+        f"Kafka → Headrace → Kafka in 6 steps, {'dynamic' if dynamic_quorum else 'static'} quorum: "
+        f"{migration.load.acknowledged} records once, read {read}, "
         f"{migration.transactions.committed} transactions committed, {migration.transactions.fenced} producers fenced, "
         f"longest time without an acknowledgement {migration.load.longest_gap_s:.1f} s (seed {seed})"
     )

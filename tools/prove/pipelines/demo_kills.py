@@ -24,7 +24,7 @@ from headrace.demo.processes import Register
 from headrace.demo.results.checkpoints import position
 from headrace.demo.stages import QUERIES
 from headrace.demo.supervisor import GENERATOR, NODE, PIPELINES
-from headrace.testing.processes import free_port
+from headrace.testing.processes import LOOPBACK, free_port
 
 MAIN, SPARK, ALL = "main", "spark", "all"
 KINDS = {NODE: 3, GENERATOR: 3, PIPELINES: 3, SPARK: 2, MAIN: 2, ALL: 3}
@@ -44,12 +44,14 @@ MEGABYTE = 1_000_000
 class Demo:
     """`make run` across restarts. Its processes are in the register of its folder or descend from those."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, brokers: int = 1) -> None:
         self._folder = folder
+        self._brokers = brokers
         self._port = free_port()
         self._log = folder / "make-run.log"
         self._process: subprocess.Popen[bytes] | None = None
-        self.folders = Folders(folder / "work", folder / ".headrace")
+        work = folder / "work"
+        self.folders = Folders(work if brokers == 1 else work / f"brokers-{brokers}", folder / ".headrace", brokers)
         self.register = Register(self.folders.shop / "processes.json")
         self._sessions: set[int] = set()  # ids of system sessions, one for each registered process of every start
         self.starts = 0
@@ -59,7 +61,7 @@ class Demo:
         command = [sys.executable, "-m", "headrace", "demo", "--plain", "--port", str(self._port)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, "--folder", str(self.folders.work), *arguments],
+                [*command, "--folder", str(self._folder / "work"), "--brokers", str(self._brokers), *arguments],
                 cwd=self._folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -67,6 +69,11 @@ class Demo:
                 start_new_session=True,
             )
         self.starts += 1
+
+    @property
+    def bootstrap(self) -> str:
+        """Return the address of the first node."""
+        return f"{LOOPBACK}:{self._port}"
 
     @property
     def code(self) -> int | None:
