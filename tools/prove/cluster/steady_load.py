@@ -39,7 +39,7 @@ class SteadyLoad:
         self.written = 0
         self.acknowledged = 0
         self.ends: dict[int, int] = dict.fromkeys(range(partitions), 0)  # offset behind the last acknowledged record
-        self.longest_gap_s = 0.0  # between two acknowledgements
+        self.longest_gap_s = 0.0  # between two acknowledgements, since the last call of `take_longest_gap_s`
         self.failures: list[str] = []
 
     def start(self) -> None:
@@ -47,6 +47,13 @@ class SteadyLoad:
         self._thread.start()
 
     def _run(self) -> None:
+        try:
+            self._write_until_stopped()
+        except Exception as error:
+            self.failures.append(f"the thread of the load has ended: {error!r}")
+            raise
+
+    def _write_until_stopped(self) -> None:
         started = time.monotonic()
         while not self._is_stopped.is_set():
             due = int((time.monotonic() - started) * WRITES_PER_S)
@@ -73,7 +80,14 @@ class SteadyLoad:
             self.failures.append(f"a record was refused: {error}")
             return
         self.acknowledged += 1
-        self.ends[message.partition()] = max(self.ends[message.partition()], message.offset() + 1)
+        partition, offset = message.partition(), message.offset()
+        if offset is not None and offset >= 0:  # the response to a retry of a written record may have no offset
+            self.ends[partition] = max(self.ends[partition], offset + 1)
+
+    def take_longest_gap_s(self) -> float:
+        """Return the longest time between two acknowledgements since the last call."""
+        longest, self.longest_gap_s = self.longest_gap_s, 0.0
+        return longest
 
     def _note_error(self, error: Any) -> None:
         if error.fatal():
