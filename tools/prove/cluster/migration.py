@@ -202,10 +202,11 @@ def migrate_and_return(seed: int, print_progress: Callable[[str], None], *, dyna
             raise
         finally:
             migration.close()
+    fenced = "; ".join(migration.transactions.fenced) or "none"
     read = ", ".join(f"{group.read} by {group.group}" for group in migration.groups)
     return (
         f"Kafka → Headrace → Kafka in 6 steps, {'dynamic' if dynamic_quorum else 'static'} quorum: "
         f"{migration.load.acknowledged} records once, read {read}, "
-        f"{migration.transactions.committed} transactions committed, {migration.transactions.fenced} producers fenced, "
+        f"{migration.transactions.committed} transactions committed, fenced producers: {fenced}, "
         f"longest time without an acknowledgement {max(migration.gaps_s):.1f} s (seed {seed})"
     )

@@ -17,6 +17,7 @@ from tools.prove.transactions.worker_processes import WorkerProcess
 POLL_S = 0.01
 ENDED_S_MAX = 60.0
 SHOWN = 5
+PURGED = "_PURGE"  # of the records of a transaction that is aborted
 
 
 class TransactionLoad:
@@ -28,16 +29,13 @@ class TransactionLoad:
         self._random = Random(seed)
         self._history = History(time.monotonic)
         self._workers: list[WorkerProcess] = []
+        self.fenced: list[str] = []  # the last errors of the workers that were fenced
         self._is_stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="transaction load", daemon=True)
 
     @property
     def committed(self) -> int:
         return sum(worker.committed for worker in self._workers)
-
-    @property
-    def fenced(self) -> int:
-        return len(self._workers) - 1
 
     def start(self) -> None:
         create_topics(self._bootstrap, TOPICS, PARTITIONS, self._replicas)
@@ -53,7 +51,13 @@ class TransactionLoad:
             for worker in self._workers:
                 worker.read_events()
             if self._workers[-1].code not in (None, 0):
+                self._workers[-1].read_events()
+                self.fenced.append(self._last_error())
                 self._start_worker()
+
+    def _last_error(self) -> str:
+        errors = (event.value["error"] for event in reversed(self._history.events) if "error" in event.value)
+        return next((error for error in errors if PURGED not in error), "unknown")
 
     def finish(self) -> None:
         """Stop the worker after its transaction and check what a reader sees. Raise AssertionError with the anomalies."""
