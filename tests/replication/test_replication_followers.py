@@ -13,9 +13,13 @@ from tests.replication.replicated_cluster import NODES, TOPIC_ID, ReplicatedBrok
 from headrace.base.errors import ErrorCode
 from headrace.base.metrics import Metrics
 from headrace.broker.replica_fetcher import Followed
+from headrace.client.wire.frames import encode_request
 from headrace.metadata.image import Endpoint
 from headrace.protocol.messages.delete_records import DeleteRecordsRequest
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
+from headrace.server.authority import ALLOW_ALL
+from headrace.server.context import Peer
+from headrace.server.frames import Deferred
 
 
 def run(seed: int, main: Callable[[ReplicatedCluster], Coroutine[Any, Any, None]], **config: str) -> None:
@@ -307,3 +311,22 @@ def test_with_flush_messages_acknowledged_records_are_on_the_disks_of_all_in_syn
             assert all(partition.log.recovery_point > offset for partition in in_sync)
 
     run(15, main, flush_messages="1")
+
+
+def test_a_produce_request_whose_connection_is_lost_does_not_keep_its_frame_until_the_followers_have_it() -> None:
+    async def main(cluster: ReplicatedCluster) -> None:
+        leader = cluster.leader
+        for other in NODES:
+            if other != leader.node_id:
+                cluster.cut.add(frozenset((leader.node_id, other)))
+        request = cluster.produce_request(acks=-1, timeout_ms=600_000)
+        frame = bytearray(b"".join(encode_request(request, 13, 5, "client"))[4:])
+        waiting = leader.dispatcher.handle(Peer("BROKER", "127.0.0.1", authority=ALLOW_ALL), memoryview(frame))
+        assert isinstance(waiting, Deferred) and not waiting.done
+        waiting.abandon()
+        await asyncio.sleep(0)
+        frame.clear()  # raises BufferError if something still refers to its bytes
+        cluster.heal()
+        await cluster.until(cluster.is_in_sync)
+
+    run(10, main)

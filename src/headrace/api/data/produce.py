@@ -187,6 +187,8 @@ class ProduceApi:
 
         for one in waiting:
             one.ack.add_done_callback(one_done)
+        # A connection that is lost cancels the response. Its frame must not stay in memory until the followers have the batches.
+        done.add_done_callback(lambda _: waiting.clear())
         return done
 
     def _with_endpoints(self, context: RequestContext, response: ProduceResponse) -> ProduceResponse:
