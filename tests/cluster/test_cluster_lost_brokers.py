@@ -6,6 +6,7 @@ import asyncio
 
 from tests.cluster.simulated_cluster import T0, SimulatedCluster, simulate
 
+from headrace.base.ids import TopicPartition
 from headrace.broker.lost_brokers import FENCED_LISTED_S, SUSPECT_S
 from headrace.client.wire.cluster import Cluster
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -13,12 +14,13 @@ from headrace.protocol.messages.metadata import MetadataRequest, MetadataRespons
 RESET_S = 0.01  # time until the other brokers know that the connections of a dead one are closed
 
 
-async def leader_of(client: Cluster, node_id: int) -> int:
-    """Return the leader that one broker names."""
+async def leader_of(client: Cluster, node_id: int, index: int = 0) -> int:
+    """Return the leader of a partition that one broker names."""
     topics = [MetadataRequest.MetadataRequestTopic(name=T0.topic)]
     connection = await client.broker(node_id)
     response: MetadataResponse = await connection.request(MetadataRequest(topics=topics))
-    return response.topics[0].partitions[0].leader_id
+    partitions = {partition.partition_index: partition for partition in response.topics[0].partitions}
+    return partitions[index].leader_id
 
 
 def others(cluster: SimulatedCluster, *node_ids: int) -> list[int]:
@@ -27,14 +29,16 @@ def others(cluster: SimulatedCluster, *node_ids: int) -> list[int]:
 
 def test_the_first_response_after_the_death_of_a_leader_names_the_next_one() -> None:
     async def main(cluster: SimulatedCluster) -> None:
-        await cluster.create()
-        leader = cluster.leader()
-        survivor = others(cluster, leader, cluster.active_controller())[0]
-        assert await leader_of(cluster.client, survivor) == leader
+        await cluster.create(partitions=3)
+        controller = cluster.active_controller()  # its death would need another election first
+        leaders = {index: cluster.leader(TopicPartition("t", index)) for index in range(3)}
+        index, leader = next(item for item in leaders.items() if item[1] != controller)
+        survivor = others(cluster, leader, controller)[0]
+        assert await leader_of(cluster.client, survivor, index) == leader
         cluster.down(cluster.machines[leader])
         await asyncio.sleep(RESET_S)
         began = cluster.loop.now
-        assert await leader_of(cluster.client, survivor) not in (leader, -1)
+        assert await leader_of(cluster.client, survivor, index) not in (leader, -1)
         assert cluster.loop.now - began < SUSPECT_S
 
     simulate(main)
