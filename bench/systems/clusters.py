@@ -24,6 +24,7 @@ from bench.systems.requests import (
     delete_topic,
     describe_topic,
     new_producer_id,
+    serves_partitions,
 )
 from bench.systems.servers import KAFKA_HEAP, KAFKA_SETTINGS, Process, TlsListener, stop_cleanly
 from headrace.testing.process_cluster import ClusterProcesses
@@ -145,9 +146,15 @@ class BrokerCluster:
         return new_producer_id(self.connection())
 
     def create_topic(self, name: str, partitions: int) -> None:
-        """Create the topic and wait until all of its replicas are in sync on all nodes."""
+        """Create the topic and wait until all replicas are in sync, as all nodes see it, and the leaders serve all partitions."""
         create_topic(self.connection(), name, partitions, REPLICAS)
         self.wait_until_in_sync(name, partitions)
+        deadline = time.monotonic() + READY_S_MAX
+        for index, leader in enumerate(self.topic(name).leaders):
+            while not serves_partitions(self.connection(leader), name, [index]):
+                if time.monotonic() > deadline:
+                    raise BenchFailed(f"{self.name}: node {leader} does not serve {name}-{index}")
+                time.sleep(RETRY_S)
 
     def wait_until_in_sync(self, name: str, partitions: int) -> None:
         """Wait until every node reports all replicas of the topic as in sync."""

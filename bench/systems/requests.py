@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from bench.errors import BenchFailed
@@ -150,12 +150,9 @@ def has_leaders(connection: Connection, name: str, *, create: bool = False) -> b
     return len(codes) > 1 and not any(codes)
 
 
-def serves_partitions(connection: Connection, name: str, partitions: int) -> bool:
-    """Return whether the leaders serve all partitions; metadata may list a leader before it knows that it leads."""
-    wanted = [
-        ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=EARLIEST)
-        for index in range(partitions)
-    ]
+def serves_partitions(connection: Connection, name: str, indexes: Iterable[int]) -> bool:
+    """Return whether a broker serves these partitions; metadata may list a leader before it knows that it leads."""
+    wanted = [ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=EARLIEST) for index in indexes]
     topics = [ListOffsetsRequest.ListOffsetsTopic(name=name, partitions=wanted)]
     response = connection.request(ListOffsetsRequest(topics=topics), LIST_OFFSETS_VERSION)
     return not any(partition.error_code for topic in response.topics for partition in topic.partitions)
@@ -171,7 +168,7 @@ def end_offset(connection: Connection, name: str, partition: int = 0) -> int:
 
 def wait_until_served(connection: Connection, name: str, partitions: int) -> None:
     deadline = time.monotonic() + READY_S_MAX
-    while not (has_leaders(connection, name) and serves_partitions(connection, name, partitions)):
+    while not (has_leaders(connection, name) and serves_partitions(connection, name, range(partitions))):
         if time.monotonic() > deadline:
             raise BenchFailed(f"{name} is not served after {READY_S_MAX:.0f} s")
         time.sleep(RETRY_S)
