@@ -14,7 +14,7 @@ from bench.systems.servers import KAFKA, System
 
 TOPICS_AT_ONCE = 50  # topics in one CreateTopics or DeleteTopics request
 IDLE_TOPICS = 10
-SETTLE_S = 5.0
+SETTLE_S = 30.0  # a JVM goes on compiling what creating the partitions has made hot
 
 
 def _names(topic: str, count: int) -> list[str]:
@@ -88,7 +88,7 @@ class IdlePartitions:
             create_topics(system.connection(), names, partitions, REPLICAS)
             for name in names:
                 system.wait_until_in_sync(name, partitions)
-            time.sleep(min(SETTLE_S, options.idle_seconds))
+            time.sleep(min(SETTLE_S, options.idle_seconds * 5))
             began, before = time.monotonic(), cpu_seconds(system.pids)
             time.sleep(options.idle_seconds)
             cpu_percent = (cpu_seconds(system.pids) - before) / (time.monotonic() - began) * 100

@@ -107,14 +107,21 @@ class Connection(asyncio.BufferedProtocol):
         return version
 
     async def request(self, message: Any, *, version: int | None = None, timeout_s: float = 30.0) -> Any:
+        """Return the response. Raise NoResponse if there is none in time; needs no task, as `asyncio.timeout` would."""
         if version is None:
             version = self.version_for(type(message))
+        response = self.send(message, version)
+
+        def time_out() -> None:
+            if not response.done():
+                name = APIS[message.facts.api_key].key.name
+                response.set_exception(NoResponse(f"REQUEST_TIMED_OUT: no response to {name} within {timeout_s:g} s"))
+
+        timer = asyncio.get_running_loop().call_later(timeout_s, time_out)
         try:
-            async with asyncio.timeout(timeout_s):  # not wait_for, which can swallow a cancellation in Python 3.11
-                return await self.send(message, version)
-        except TimeoutError as error:
-            name = APIS[message.facts.api_key].key.name
-            raise NoResponse(f"REQUEST_TIMED_OUT: no response to {name} within {timeout_s:g} s") from error
+            return await response
+        finally:
+            timer.cancel()
 
     def send(self, message: Any, version: int) -> asyncio.Future[Any]:
         """Write the request now and return a future for the response."""

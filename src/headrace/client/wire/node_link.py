@@ -57,11 +57,15 @@ class NodeLink:
 
         Raise NotConnected if it was not even sent, KafkaError if the node refuses the login.
         """
-        # In a task of its own: a caller that was started with `base.eager` may have none, but timeouts need one.
+        if self._connection is not None and self._connection.is_open:
+            return await self._send(self._connection, message, version, timeout_s)
+        # In a task of its own: a caller that was started with `base.eager` may have none, but the attempt to connect needs one.
         return await asyncio.get_running_loop().create_task(self._request(message, version, timeout_s))
 
     async def _request(self, message: Any, version: int | None, timeout_s: float | None) -> Any:
-        connection = await self._connected()
+        return await self._send(await self._connected(), message, version, timeout_s)
+
+    async def _send(self, connection: Connection, message: Any, version: int | None, timeout_s: float | None) -> Any:
         timeout_s = self._options.request_timeout_s if timeout_s is None else timeout_s
         return await connection.request(message, version=version, timeout_s=timeout_s)
 
