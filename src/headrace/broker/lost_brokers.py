@@ -41,9 +41,14 @@ class LostBrokers:
         if broker is not None and not broker.fenced:
             self._lost_s[node_id] = self._loop.time()
 
+    @property
+    def has_suspects(self) -> bool:
+        """Return whether any connection was lost a moment ago; this is cheap, for every request."""
+        return bool(self._lost_s) and self._suspected_until(self._lost_s) > self._loop.time()
+
     def suspects_any(self, leaders: Collection[int]) -> bool:
         """Return whether one of the brokers is likely to be replaced as a leader soon."""
-        return bool(self._lost_s) and self._suspected_until(leaders) > self._loop.time()
+        return self._suspected_until(leaders) > self._loop.time()
 
     def _suspected_until(self, leaders: Collection[int]) -> float:
         return max((lost_s + SUSPECT_S for node_id, lost_s in self._lost_s.items() if node_id in leaders), default=0.0)

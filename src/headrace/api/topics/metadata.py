@@ -72,9 +72,10 @@ class MetadataApi:
                 return self._create_and_respond(context, request, sorted(missing - refused), errors)
             return self._respond(context, request, errors)
         response = self._respond(context, request, {})
-        leaders = {partition.leader_id for topic in response.topics for partition in topic.partitions}
-        if self._lost_brokers.suspects_any(leaders):
-            return self._respond_when_settled(context, request, leaders)
+        if self._lost_brokers.has_suspects:
+            leaders = {partition.leader_id for topic in response.topics for partition in topic.partitions}
+            if self._lost_brokers.suspects_any(leaders):
+                return self._respond_when_settled(context, request, leaders)
         return response
 
     async def _respond_when_settled(
