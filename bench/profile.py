@@ -32,8 +32,8 @@ from bench.systems.servers import HEADRACE, TlsListener
 from bench.transactions.lines import Transactional
 from bench.transactions.load import run_transactions
 from headrace.base.clock import SystemClock
+from headrace.node.configuration.settings import make_settings
 from headrace.node.node import Node, Ports
-from headrace.node.settings import make_settings
 from headrace.storage.disk import DiskFiles
 from headrace.testing.processes import LOOPBACK, free_port
 

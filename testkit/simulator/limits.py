@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from random import Random
 from types import ModuleType
 
-from headrace.broker import background, observer, producer_ids
+from headrace.broker import background
+from headrace.broker.membership import observer
+from headrace.broker.transactions import producer_ids
 from headrace.controller import producer_ids as controller_producer_ids
 from headrace.coordinators.transaction import ending, init, partitions
 from headrace.quorum import log as quorum_log

@@ -9,9 +9,9 @@ from typing import Any
 
 from headrace.base.errors import HeadraceError
 from headrace.base.ids import NodeId
-from headrace.node.formatting import format_log_dirs
+from headrace.node.configuration.settings import make_settings
+from headrace.node.new_cluster.formatting import format_log_dirs
 from headrace.node.node import Node, Ports
-from headrace.node.settings import make_settings
 from headrace.storage.log_dirs import close_log_dirs, open_log_dirs
 from testkit.history import POWER_LOSS, History
 from testkit.simulator.disk import SimulatedFiles

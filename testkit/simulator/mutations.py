@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.broker.transaction_markers import MarkerSender
+from headrace.broker.transactions.markers import MarkerSender
 from headrace.coordinators.group.consumer.reconciliation import Reconciliation
 from headrace.coordinators.transaction.fencing import fenced
 from headrace.coordinators.transaction.request import AddPartitions, EndTransaction, Markers

@@ -18,7 +18,7 @@ from headrace.api.transactions.write_txn_markers import WriteTxnMarkersApi
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import ZERO_UUID, NodeId, TopicPartition, Uuid
 from headrace.base.metrics import Metrics
-from headrace.broker.fetch_sessions import FetchSessions
+from headrace.broker.fetching.fetch_sessions import FetchSessions
 from headrace.client.wire.frames import decode_response, encode_request
 from headrace.protocol.apis import ApiKey
 from headrace.protocol.declare import Struct

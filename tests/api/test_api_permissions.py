@@ -13,7 +13,7 @@ from tools.prove.security.api_samples import OPEN, SAMPLES, TOPIC, check_refusal
 from headrace.api.permissions import NOTHING
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import METADATA_TOPIC_ID
-from headrace.broker.forwarding import encode_principal
+from headrace.broker.channels.forwarding import encode_principal
 from headrace.client import Admin, NewTopic
 from headrace.client.wire.connection import Connection, Disconnected
 from headrace.client.wire.frames import encode_request

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tests.fakes import FakeClock
 
 from headrace.client.wire.connection import Connection
+from headrace.node.configuration.settings import make_settings
 from headrace.node.node import Node, Ports
-from headrace.node.settings import make_settings
 from headrace.protocol.compiler import codec
 from headrace.protocol.headers import request_header
 from headrace.protocol.messages.create_topics import CreateTopicsRequest

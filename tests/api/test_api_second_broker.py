@@ -14,15 +14,15 @@ from tests.security.plain_logins import CONTROLLER, login, server_settings
 from headrace.api.controller import broker_connections
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import NodeId, Uuid
-from headrace.broker.controller_channel import QuorumChannel
-from headrace.broker.controller_discovery import ControllerDiscovery
-from headrace.broker.observer import MetadataObserver
-from headrace.broker.registration import BrokerIdentity, HeartbeatTimes, Registration
+from headrace.broker.channels.controller_channel import QuorumChannel
+from headrace.broker.channels.controller_discovery import ControllerDiscovery
+from headrace.broker.membership.observer import MetadataObserver
+from headrace.broker.membership.registration import BrokerIdentity, HeartbeatTimes, Registration
 from headrace.client.wire.connection import Connection
 from headrace.client.wire.node_link import Address, LinkOptions, NodeLink
 from headrace.metadata.image import Endpoint
 from headrace.metadata.loader import MetadataLoader
-from headrace.node.feature_levels import SUPPORTED_FEATURES
+from headrace.node.new_cluster.feature_levels import SUPPORTED_FEATURES
 from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from headrace.protocol.messages.alter_partition import AlterPartitionRequest
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest

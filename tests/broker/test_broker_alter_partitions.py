@@ -13,7 +13,7 @@ from tests.fakes import FakeClock
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import NodeId, TopicPartition, Uuid
 from headrace.base.metrics import Metrics
-from headrace.broker.alter_partitions import AlterPartitions
+from headrace.broker.membership.alter_partitions import AlterPartitions
 from headrace.client.wire.connection import Disconnected
 from headrace.metadata.image import Broker, Image
 from headrace.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse

@@ -12,9 +12,9 @@ from tests.broker.scripted_controller import ScriptedController
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import NO_NODE, NodeId
-from headrace.broker import controller_channel
-from headrace.broker.controller_channel import QuorumChannel
-from headrace.broker.controller_discovery import ControllerDiscovery, LeaderHint, parse_voters
+from headrace.broker.channels import controller_channel
+from headrace.broker.channels.controller_channel import QuorumChannel
+from headrace.broker.channels.controller_discovery import ControllerDiscovery, LeaderHint, parse_voters
 from headrace.client.wire.connection import Disconnected, NoResponse, NotConnected
 from headrace.client.wire.node_link import Address, LinkOptions, NodeLink
 from headrace.protocol.compiler import codec

@@ -11,8 +11,8 @@ from testkit.simulator.loop import SimulatedLoop
 
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import NodeId, TopicPartition, Uuid
-from headrace.broker.directory_assignments import REPLICAS_PER_REQUEST_MAX, RETRY_S, DirectoryAssignments
-from headrace.broker.registration import BrokerIdentity, HeartbeatTimes, Registration
+from headrace.broker.membership.directory_assignments import REPLICAS_PER_REQUEST_MAX, RETRY_S, DirectoryAssignments
+from headrace.broker.membership.registration import BrokerIdentity, HeartbeatTimes, Registration
 from headrace.client.wire.connection import Disconnected
 from headrace.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse

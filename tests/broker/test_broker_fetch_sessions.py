@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.broker.fetch_sessions import EPOCH_MAX, EVICT_AFTER_S, FetchSessions
+from headrace.broker.fetching.fetch_sessions import EPOCH_MAX, EVICT_AFTER_S, FetchSessions
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
 
 

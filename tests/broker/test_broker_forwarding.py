@@ -10,7 +10,7 @@ import pytest
 from headrace.api.permissions import NOTHING
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.metrics import Metrics
-from headrace.broker.forwarding import Forwarding, decode_principal
+from headrace.broker.channels.forwarding import Forwarding, decode_principal
 from headrace.client.wire.frames import encode_request
 from headrace.protocol.apis import ApiKey
 from headrace.protocol.compiler import codec

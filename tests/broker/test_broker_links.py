@@ -14,7 +14,7 @@ from tests.client.test_client_node_link import CountedBroker
 
 from headrace.base.errors import ConfigError
 from headrace.base.ids import NodeId, Uuid
-from headrace.broker.broker_channel import BrokerLinks
+from headrace.broker.channels.broker_channel import BrokerLinks
 from headrace.client.wire.connection import Disconnected
 from headrace.client.wire.node_link import LinkOptions
 from headrace.metadata.image import Broker, Endpoint, Image

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.base.errors import ErrorCode, HeadraceError
 from headrace.base.ids import NodeId, Uuid
-from headrace.broker.observer import MetadataObserver
+from headrace.broker.membership.observer import MetadataObserver
 from headrace.metadata.loader import MetadataLoader
 from headrace.metadata.records import encode_record
 from headrace.protocol.messages.fetch import FetchResponse

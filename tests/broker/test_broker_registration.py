@@ -14,7 +14,7 @@ from testkit.simulator.loop import SimulatedLoop
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import NodeId, Uuid
-from headrace.broker.registration import BrokerIdentity, HeartbeatTimes, Registration
+from headrace.broker.membership.registration import BrokerIdentity, HeartbeatTimes, Registration
 from headrace.client.wire.connection import Disconnected
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatResponse
 from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse

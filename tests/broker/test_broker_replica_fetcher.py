@@ -10,8 +10,8 @@ import pytest
 from tests.fakes import FakeClock
 
 from headrace.base.ids import NodeId, TopicPartition, Uuid
-from headrace.broker.broker_channel import SHARED_LANE
-from headrace.broker.replica_fetcher import SYNCING_WAIT_MS, FetchOptions, FollowerIdentity, ReplicaFetcher
+from headrace.broker.channels.broker_channel import SHARED_LANE
+from headrace.broker.fetching.replica_fetcher import SYNCING_WAIT_MS, FetchOptions, FollowerIdentity, ReplicaFetcher
 from headrace.protocol.messages.fetch import FetchRequest
 
 WAIT_MS = 500

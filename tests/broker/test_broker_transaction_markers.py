@@ -12,8 +12,8 @@ from testkit.simulator.loop import SimulatedLoop
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition, new_uuid
-from headrace.broker.transaction_markers import MarkerSender
-from headrace.broker.transaction_verifier import CoordinatorVerifier
+from headrace.broker.transactions.markers import MarkerSender
+from headrace.broker.transactions.verifier import CoordinatorVerifier
 from headrace.client.wire.connection import Disconnected
 from headrace.coordinators.partitioning import TRANSACTIONS_TOPIC
 from headrace.coordinators.transaction.request import Markers, MarkersWritten

@@ -8,7 +8,7 @@ import pytest
 from tests.cli.command_line import CommandLine
 
 from headrace.base.ids import NodeId, uuid_text
-from headrace.node.formatting import read_bootstrap
+from headrace.node.new_cluster.formatting import read_bootstrap
 from headrace.protocol.messages.stored.metadata_cluster import FeatureLevelRecord
 from headrace.quorum.snapshots import SnapshotFiles, SnapshotId
 from headrace.quorum.voter_records import VoterRecords

@@ -10,7 +10,7 @@ import pytest
 from tests.cli.command_line import CommandLine
 
 from headrace.cli.commands.settings import update_mode
-from headrace.node.settings import ALL_OPTIONS, read_settings
+from headrace.node.configuration.settings import ALL_OPTIONS, read_settings
 
 headrace = CommandLine()
 

@@ -7,7 +7,7 @@ import asyncio
 from tests.cluster.simulated_cluster import T0, SimulatedCluster, simulate
 
 from headrace.base.ids import TopicPartition
-from headrace.broker.lost_brokers import FENCED_LISTED_S, SUSPECT_S
+from headrace.broker.membership.lost_brokers import FENCED_LISTED_S, SUSPECT_S
 from headrace.client.wire.cluster import Cluster
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
 

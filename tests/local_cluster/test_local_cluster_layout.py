@@ -15,7 +15,7 @@ from headrace.local_cluster.layout import (
     plan_nodes,
     replication_settings,
 )
-from headrace.node.settings import make_settings
+from headrace.node.configuration.settings import make_settings
 
 COMBINED = ["broker", "controller"]
 

@@ -12,9 +12,9 @@ from headrace.base.clock import SystemClock
 from headrace.base.errors import ErrorCode
 from headrace.client.wire.connection import Connection
 from headrace.metadata.image import BROKER_CONFIG
-from headrace.node.formatting import format_log_dirs
+from headrace.node.configuration.settings import Settings, make_settings
+from headrace.node.new_cluster.formatting import format_log_dirs
 from headrace.node.node import Node, Ports
-from headrace.node.settings import Settings, make_settings
 from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from headrace.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from headrace.protocol.messages.stored.metadata_cluster import NoOpRecord

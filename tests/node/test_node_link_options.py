@@ -14,8 +14,8 @@ from tests.security.plain_logins import PASSWORD, server_settings
 
 from headrace.base.errors import ConfigError, ErrorCode, KafkaError
 from headrace.client.wire.node_link import Address, LinkOptions, NodeLink
-from headrace.node.link_options import controller_link_options, inter_broker_link_options, inter_broker_listener
-from headrace.node.settings import make_settings
+from headrace.node.configuration.settings import make_settings
+from headrace.node.wiring.link_options import controller_link_options, inter_broker_link_options, inter_broker_listener
 from headrace.protocol.messages.describe_cluster import DescribeClusterRequest
 from headrace.security.jaas import PLAIN_MODULE, SCRAM_MODULE
 from headrace.testing.cluster import LOOPBACK, EmbeddedNode

@@ -17,8 +17,8 @@ from headrace.base.errors import ConfigError
 from headrace.client.wire.cluster import Cluster
 from headrace.client.wire.connection import Connection
 from headrace.client.wire.security import ClientSecurity
+from headrace.node.configuration.settings import Settings, read_settings
 from headrace.node.node import Node, Ports
-from headrace.node.settings import Settings, read_settings
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
 from headrace.protocol.messages.describe_configs import DescribeConfigsRequest
 from headrace.storage.disk import DiskFiles

@@ -16,8 +16,8 @@ from tests.security.plain_logins import login, server_settings
 from headrace.base.errors import ConfigError, ErrorCode
 from headrace.client.wire.connection import Connection
 from headrace.client.wire.frames import decode_response, encode_request
+from headrace.node.configuration.settings import Settings, make_settings
 from headrace.node.security import SecurityOfListeners, check_security, make_authorizer, tls_settings
-from headrace.node.settings import Settings, make_settings
 from headrace.protocol.declare import Struct
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
 from headrace.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from headrace.base.errors import ConfigError
-from headrace.node.listener_addresses import ListenerAddress, host_and_port
-from headrace.node.setting_sources import option_name, variable_name
-from headrace.node.settings import ALL_OPTIONS, make_settings, read_settings
+from headrace.node.configuration.listener_addresses import ListenerAddress, host_and_port
+from headrace.node.configuration.settings import ALL_OPTIONS, make_settings, read_settings
+from headrace.node.configuration.sources import option_name, variable_name
 from headrace.options.table import Kind, Option
 
 KAFKAS_OWN = """

@@ -14,10 +14,10 @@ from tests.node.controllers import CLUSTER_ID, LOOPBACK, Controllers
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import NodeId, Uuid
 from headrace.client.wire.connection import Connection
-from headrace.node.formatting import FirstMetadata, format_log_dirs
-from headrace.node.initial_voters import standalone
+from headrace.node.configuration.settings import Settings
+from headrace.node.new_cluster.formatting import FirstMetadata, format_log_dirs
+from headrace.node.new_cluster.initial_voters import standalone
 from headrace.node.node import Node
-from headrace.node.settings import Settings
 from headrace.protocol.messages.add_raft_voter import AddRaftVoterRequest
 from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from headrace.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest

@@ -24,11 +24,11 @@ from headrace.api.table import Api, make_table
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import NO_NODE, NodeId, TopicPartition, Uuid
 from headrace.base.metrics import Metrics
-from headrace.broker.alter_partitions import AlterPartitions
-from headrace.broker.broker_channel import SHARED_LANE
-from headrace.broker.fetch_sessions import FetchSessions
-from headrace.broker.replica_fetcher import FetchOptions, FollowerIdentity
-from headrace.broker.replica_fetchers import ReplicaFetchers
+from headrace.broker.channels.broker_channel import SHARED_LANE
+from headrace.broker.fetching.fetch_sessions import FetchSessions
+from headrace.broker.fetching.replica_fetcher import FetchOptions, FollowerIdentity
+from headrace.broker.fetching.replica_fetchers import ReplicaFetchers
+from headrace.broker.membership.alter_partitions import AlterPartitions
 from headrace.client.wire.connection import Disconnected
 from headrace.client.wire.frames import decode_response, encode_request
 from headrace.metadata.image import TOPIC_CONFIG, UNASSIGNED, Broker, Image, Topic

@@ -12,7 +12,7 @@ from tests.replication.replicated_cluster import NODES, TOPIC_ID, ReplicatedBrok
 
 from headrace.base.errors import ErrorCode
 from headrace.base.metrics import Metrics
-from headrace.broker.replica_fetcher import Followed
+from headrace.broker.fetching.replica_fetcher import Followed
 from headrace.client.wire.frames import encode_request
 from headrace.metadata.image import Endpoint
 from headrace.protocol.messages.delete_records import DeleteRecordsRequest

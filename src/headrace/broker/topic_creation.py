@@ -7,8 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from headrace.base.errors import ErrorCode, HeadraceError
-from headrace.broker.controller_channel import ControllerChannel
-from headrace.broker.forwarding import Forwarding
+from headrace.broker.channels.controller_channel import ControllerChannel
+from headrace.broker.channels.forwarding import Forwarding
 from headrace.metadata.image import Image
 from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from headrace.server.context import Peer

@@ -10,7 +10,7 @@ from headrace.base.errors import ConfigError
 from headrace.demo.folders import Folders, stored_cluster_id
 from headrace.local_cluster.folder import format_data
 from headrace.local_cluster.layout import COMBINED_CONTROLLERS_MAX, LOOPBACK, NodePlan, node_settings
-from headrace.node.formatting import new_cluster_id
+from headrace.node.new_cluster.formatting import new_cluster_id
 
 HTTP_PORT = 9404
 PORTS_TRIED = 50

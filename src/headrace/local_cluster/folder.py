@@ -15,7 +15,7 @@ from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigError
 from headrace.base.ids import NodeId
 from headrace.local_cluster.layout import Layout, NodePlan
-from headrace.node.formatting import format_log_dirs
+from headrace.node.new_cluster.formatting import format_log_dirs
 from headrace.storage.disk import DiskFiles
 from headrace.storage.log_dirs import close_log_dirs, open_log_dirs
 

@@ -18,7 +18,7 @@ from headrace.base.errors import HeadraceError
 from headrace.base.processes import Process, Usage, is_alive, process_of, send_signal, usage_of
 from headrace.local_cluster.folder import NodeFolder
 from headrace.local_cluster.layout import NodePlan
-from headrace.node.setting_sources import option_name
+from headrace.node.configuration.sources import option_name
 
 FILE_BYTES_MAX = 4096
 LOG_READ_BYTES_MAX = 1 << 16

@@ -15,36 +15,37 @@ from headrace.base.errors import HeadraceError
 from headrace.base.ids import NO_NODE, new_uuid
 from headrace.broker.authorization import AclPublisher, find_credential
 from headrace.broker.background import Background, Intervals
+from headrace.broker.channels.controller_channel import OwnController
+from headrace.broker.channels.forwarding import Forwarding
 from headrace.broker.client_telemetry import ClientTelemetry
-from headrace.broker.controller_channel import OwnController
-from headrace.broker.directory_assignments import DirectoryAssignments
 from headrace.broker.dynamic_options import PRODUCER_EXPIRY, DynamicOptions
-from headrace.broker.fetch_sessions import FetchSessions
-from headrace.broker.forwarding import Forwarding
+from headrace.broker.fetching.fetch_sessions import FetchSessions
+from headrace.broker.fetching.replica_fetcher import FollowerIdentity
 from headrace.broker.group_metadata import GroupMetadataPublisher
 from headrace.broker.log_cleaner import LogCleaner
-from headrace.broker.lost_brokers import LostBrokers
+from headrace.broker.membership.directory_assignments import DirectoryAssignments
+from headrace.broker.membership.lost_brokers import LostBrokers
+from headrace.broker.membership.observer import MetadataObserver
+from headrace.broker.membership.registration import BrokerIdentity, HeartbeatTimes, Registration
 from headrace.broker.metrics.isr_metrics import IsrMetrics
 from headrace.broker.metrics.partition_metrics import PartitionMetrics
 from headrace.broker.metrics.topic_metrics import TopicMetrics
-from headrace.broker.observer import MetadataObserver
-from headrace.broker.producer_ids import ProducerIds
-from headrace.broker.registration import BrokerIdentity, HeartbeatTimes, Registration
 from headrace.broker.topic_creation import TopicCreation
+from headrace.broker.transactions.producer_ids import ProducerIds
 from headrace.coordinators.internal_topics import internal_topics
 from headrace.metadata.image import Image
 from headrace.metadata.loader import MetadataLoader, Publisher
 from headrace.metadata.records import CORDONED_LEVEL
 from headrace.metadata.state import METADATA_VERSION
-from headrace.node.broker_apis import BrokerParts, make_broker_apis
-from headrace.node.channel_wiring import make_controller_channel
+from headrace.node.configuration.settings import Settings
 from headrace.node.context import NodeContext
-from headrace.node.coordinator_wiring import Coordinators
-from headrace.node.feature_levels import SUPPORTED_FEATURES
 from headrace.node.listeners import open_listeners
-from headrace.node.replication_wiring import Replication, make_links
+from headrace.node.new_cluster.feature_levels import SUPPORTED_FEATURES
 from headrace.node.security import SecurityOfListeners, authority_of, make_authorizer
-from headrace.node.settings import Settings
+from headrace.node.wiring.broker_apis import BrokerParts, make_broker_apis
+from headrace.node.wiring.channel import make_controller_channel
+from headrace.node.wiring.coordinators import Coordinators
+from headrace.node.wiring.replication import Replication, make_links
 from headrace.observe.client_series import ClientSeries
 from headrace.observe.request_times import RequestTimes
 from headrace.options.table import Value
@@ -119,9 +120,13 @@ class BrokerRole:
             self._get_image,
             self._links,
             self._channel,
-            lambda: self.registration.broker_epoch,
-            lambda: self._background.checkpoint([LOG_START_CHECKPOINT, RECOVERY_POINT_CHECKPOINT]),
-            self._lost_brokers.note,
+            FollowerIdentity(
+                settings.node_id,
+                lambda: self.registration.broker_epoch,
+                context.clock,
+                lambda: self._background.checkpoint([LOG_START_CHECKPOINT, RECOVERY_POINT_CHECKPOINT]),
+                self._lost_brokers.note,
+            ),
         )
         self._cleaner = self._make_cleaner()
         self._options.subscribe(self._apply_options)

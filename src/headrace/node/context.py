@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from headrace.base.clock import Clock
 from headrace.base.metrics import Metrics
-from headrace.node.settings import Settings
+from headrace.node.configuration.settings import Settings
 
 
 class NodeContext(Struct, frozen=True):

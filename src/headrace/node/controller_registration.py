@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 
 from headrace.base.errors import ErrorCode, HeadraceError
 from headrace.base.ids import new_uuid
-from headrace.broker.controller_channel import ControllerChannel
+from headrace.broker.channels.controller_channel import ControllerChannel
+from headrace.node.configuration.listener_addresses import SECURITY_PROTOCOLS
 from headrace.node.context import NodeContext
-from headrace.node.feature_levels import SUPPORTED_FEATURES
-from headrace.node.listener_addresses import SECURITY_PROTOCOLS
+from headrace.node.new_cluster.feature_levels import SUPPORTED_FEATURES
 from headrace.protocol.messages.controller_registration import (
     ControllerRegistrationRequest,
     ControllerRegistrationResponse,

@@ -29,16 +29,16 @@ from headrace.controller.context import ControllerContext
 from headrace.controller.controller import Controller
 from headrace.controller.metrics import ControllerMetrics
 from headrace.metadata.image import Image
-from headrace.node.channel_wiring import make_controller_channel
+from headrace.node.configuration.settings import Settings
 from headrace.node.context import NodeContext
 from headrace.node.controller_registration import ControllerRegistration
-from headrace.node.feature_levels import SUPPORTED_FEATURES
-from headrace.node.formatting import read_bootstrap
 from headrace.node.listeners import open_listeners
-from headrace.node.quorum_wiring import controller_listener, make_driver, own_voter
+from headrace.node.new_cluster.feature_levels import SUPPORTED_FEATURES
+from headrace.node.new_cluster.formatting import read_bootstrap
 from headrace.node.security import SecurityOfListeners, authority_of, make_authorizer
-from headrace.node.settings import Settings
 from headrace.node.voter_requests import keep_voter_current
+from headrace.node.wiring.channel import make_controller_channel
+from headrace.node.wiring.quorum import controller_listener, make_driver, own_voter
 from headrace.options.node_options import NODE_OPTIONS
 from headrace.options.table import Kind
 from headrace.quorum.journal import QuorumJournal

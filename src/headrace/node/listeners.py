@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from math import inf
 
 from headrace.base.metrics import Metrics
-from headrace.node.listener_addresses import ListenerAddress
+from headrace.node.configuration.listener_addresses import ListenerAddress
+from headrace.node.configuration.settings import Settings
 from headrace.node.security import SecurityOfListeners
-from headrace.node.settings import Settings
 from headrace.server.frames import FrameHandler
 from headrace.server.listener import Listener, ListenerSettings
 

@@ -14,12 +14,12 @@ from headrace.base.clock import Clock
 from headrace.base.errors import ConfigError
 from headrace.base.metrics import Metrics
 from headrace.node.broker_role import BrokerRole
+from headrace.node.configuration.settings import Settings
 from headrace.node.context import NodeContext
 from headrace.node.controller_role import ControllerRole
-from headrace.node.formatting import FirstMetadata, format_log_dirs, new_cluster_id
-from headrace.node.initial_voters import standalone
+from headrace.node.new_cluster.formatting import FirstMetadata, format_log_dirs, new_cluster_id
+from headrace.node.new_cluster.initial_voters import standalone
 from headrace.node.security import check_security
-from headrace.node.settings import Settings
 from headrace.observe.http import HttpEndpoint
 from headrace.replication.directories import Directories
 from headrace.replication.disk_space import full_log_dirs

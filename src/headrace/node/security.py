@@ -13,9 +13,9 @@ from random import Random
 from msgspec.structs import replace
 
 from headrace.base.errors import ConfigError, HeadraceError
-from headrace.node.listener_addresses import ListenerAddress
-from headrace.node.listener_options import parse_listener_options
-from headrace.node.settings import ALL_OPTIONS, Settings
+from headrace.node.configuration.listener_addresses import ListenerAddress
+from headrace.node.configuration.listener_options import parse_listener_options
+from headrace.node.configuration.settings import ALL_OPTIONS, Settings
 from headrace.security.authorizer import StandardAuthorizer
 from headrace.security.cipher_suites import TLS_1_3, openssl_name
 from headrace.security.credentials import SCRAM_MECHANISMS, ScramCredential, ScramMechanism

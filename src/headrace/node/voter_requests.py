@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.base.errors import ErrorCode, HeadraceError
-from headrace.broker.controller_channel import ControllerChannel
+from headrace.broker.channels.controller_channel import ControllerChannel
 from headrace.protocol.messages.add_raft_voter import AddRaftVoterRequest
 from headrace.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest
 from headrace.quorum.voter_upkeep import VoterUpkeep

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.base.clock import SystemClock
+from headrace.node.configuration.settings import make_settings
 from headrace.node.node import Node, Ports
-from headrace.node.settings import make_settings
 from headrace.storage.disk import DiskFiles
 
 if TYPE_CHECKING:

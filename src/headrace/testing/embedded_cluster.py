@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headrace.local_cluster.folder import format_data
 from headrace.local_cluster.layout import REPLICAS_MAX, NodePlan, bootstrap_servers, node_settings
-from headrace.node.formatting import new_cluster_id
+from headrace.node.new_cluster.formatting import new_cluster_id
 from headrace.testing.cluster import EmbeddedNode
 from headrace.testing.processes import free_port
 

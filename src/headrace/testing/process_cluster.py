@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from headrace.local_cluster.folder import format_data
 from headrace.local_cluster.layout import REPLICAS_MAX, NodePlan, node_settings
-from headrace.node.formatting import new_cluster_id
+from headrace.node.new_cluster.formatting import new_cluster_id
 from headrace.testing.links import CLIENTS, Links
 from headrace.testing.processes import START_S_MAX, Host, NodeProcess, free_port
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from headrace.base.errors import ErrorCode
-from headrace.broker.forwarding import encode_principal
+from headrace.broker.channels.forwarding import encode_principal
 from headrace.client.wire.connection import Connection
 from headrace.client.wire.frames import encode_request
 from headrace.protocol.apis import APIS, ApiKey

@@ -11,7 +11,7 @@ from typing import Any
 from headrace.api.error_responses import code_of
 from headrace.api.permissions import ALTER_CLUSTER, ALTER_CLUSTER_FORWARDED, DESCRIBE_CLUSTER
 from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
-from headrace.broker.forwarding import Forwarding
+from headrace.broker.channels.forwarding import Forwarding
 from headrace.broker.topic_creation import TopicCreation
 from headrace.controller.acls import acl_of_request, filter_of_request
 from headrace.metadata.acls import acl_of

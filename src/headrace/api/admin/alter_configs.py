@@ -14,8 +14,8 @@ from headrace.api.error_responses import code_of, refuse
 from headrace.api.permissions import on_topics
 from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.base.ids import NodeId
+from headrace.broker.channels.forwarding import Forwarding
 from headrace.broker.dynamic_options import DynamicOptions
-from headrace.broker.forwarding import Forwarding
 from headrace.broker.loggers import change_level
 from headrace.controller.configs import APPEND, DELETE, SET, SUBTRACT
 from headrace.metadata.image import (

@@ -11,7 +11,7 @@ from typing import Any
 from headrace.api.error_responses import code_of, refuse
 from headrace.api.permissions import ALTER_CLUSTER_FORWARDED, DESCRIBE_CLUSTER_FORWARDED, on_topics
 from headrace.base.errors import ErrorCode, HeadraceError
-from headrace.broker.forwarding import Forwarding
+from headrace.broker.channels.forwarding import Forwarding
 from headrace.broker.topic_creation import TopicCreation
 from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse

@@ -10,7 +10,7 @@ from headrace.api.admin.acls import Decide
 from headrace.api.error_responses import code_of
 from headrace.api.permissions import ALTER_CLUSTER, ALTER_CLUSTER_FORWARDED, DESCRIBE_CLUSTER
 from headrace.base.errors import ErrorCode, HeadraceError
-from headrace.broker.forwarding import Forwarding
+from headrace.broker.channels.forwarding import Forwarding
 from headrace.broker.topic_creation import TopicCreation
 from headrace.metadata.image import Image
 from headrace.protocol.apis import ApiKey

@@ -16,7 +16,7 @@ from headrace.api.topics.topic_permissions import hide_options, split_creations,
 from headrace.base.clock import Clock
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import NodeId, Uuid
-from headrace.broker.forwarding import decode_principal
+from headrace.broker.channels.forwarding import decode_principal
 from headrace.controller.fast_fencing import FenceDeadBroker
 from headrace.metadata.image import Broker
 from headrace.metadata.state import ClusterState

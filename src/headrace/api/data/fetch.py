@@ -20,8 +20,8 @@ from headrace.api.data.leader_hints import endpoints_of
 from headrace.api.permissions import on_topics
 from headrace.base.clock import Clock
 from headrace.base.errors import CorruptData, ErrorCode, KafkaError
-from headrace.broker.due_partitions import Key
-from headrace.broker.fetch_sessions import FetchPlan, FetchSessions, SessionPartition, replica_of
+from headrace.broker.fetching.due_partitions import Key
+from headrace.broker.fetching.fetch_sessions import FetchPlan, FetchSessions, SessionPartition, replica_of
 from headrace.metadata.image import Image
 from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse

@@ -8,8 +8,8 @@ from typing import NamedTuple, Protocol
 
 from headrace.base.clock import Clock
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.broker.due_partitions import DuePartitions, Key
-from headrace.broker.fetch_sessions import FetchPlan, SessionPartition
+from headrace.broker.fetching.due_partitions import DuePartitions, Key
+from headrace.broker.fetching.fetch_sessions import FetchPlan, SessionPartition
 from headrace.metadata.image import Image
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from headrace.replication.partition import FollowerFetch, Partition, ReadPlan

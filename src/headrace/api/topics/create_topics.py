@@ -8,7 +8,7 @@ from __future__ import annotations
 from headrace.api.error_responses import code_of
 from headrace.api.permissions import on_topics
 from headrace.base.errors import ErrorCode, HeadraceError
-from headrace.broker.forwarding import Forwarding
+from headrace.broker.channels.forwarding import Forwarding
 from headrace.broker.topic_creation import TopicCreation
 from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse

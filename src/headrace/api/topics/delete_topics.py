@@ -9,7 +9,7 @@ from headrace.api.error_responses import code_of
 from headrace.api.permissions import on_topics
 from headrace.base.errors import ErrorCode, HeadraceError
 from headrace.base.ids import ZERO_UUID
-from headrace.broker.forwarding import Forwarding
+from headrace.broker.channels.forwarding import Forwarding
 from headrace.broker.topic_creation import TopicCreation
 from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from headrace.api.permissions import on_topics
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import METADATA_TOPIC, ZERO_UUID, NodeId
-from headrace.broker.lost_brokers import LostBrokers
+from headrace.broker.membership.lost_brokers import LostBrokers
 from headrace.broker.topic_creation import TopicCreation
 from headrace.controller.topics import is_valid_name
 from headrace.coordinators.partitioning import INTERNAL_TOPICS

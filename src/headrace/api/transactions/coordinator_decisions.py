@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.shard_runner import Coordination
+from headrace.broker.transactions.producer_ids import ProducerIds
 from headrace.coordinators.transaction.request import (
     EndTransaction,
     InitProducer,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.api.permissions import IDEMPOTENT_WRITE
 from headrace.api.transactions.coordinator_decisions import CoordinatorDecisions
 from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
-from headrace.broker.producer_ids import ProducerIds
+from headrace.broker.transactions.producer_ids import ProducerIds
 from headrace.coordinators.transaction.request import (
     InitProducer,
     ProducerInitialized,

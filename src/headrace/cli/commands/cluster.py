@@ -18,8 +18,8 @@ from headrace.local_cluster.folder import ClusterFolder
 from headrace.local_cluster.layout import NODES_MAX, PORT_MAX, Layout, check_settings, grow, plan_nodes
 from headrace.local_cluster.node_process import BackgroundNode, NodeState
 from headrace.local_cluster.status import ClusterStatus, NodeStatus, read_status
-from headrace.node.formatting import new_cluster_id
-from headrace.node.settings import make_settings
+from headrace.node.configuration.settings import make_settings
+from headrace.node.new_cluster.formatting import new_cluster_id
 
 FOLDER = Path(".headrace-cluster")
 BROKERS = 3

@@ -29,7 +29,7 @@ from headrace.client.admin.configs import (
     list_resources,
 )
 from headrace.client.wire.cluster import Cluster
-from headrace.node.setting_sources import read_properties
+from headrace.node.configuration.sources import read_properties
 
 RESOURCES = {
     "topics": TOPIC, "brokers": BROKER, "broker-loggers": LOGGER, "client-metrics": CLIENT_METRICS, "groups": GROUP,

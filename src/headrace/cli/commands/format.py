@@ -13,11 +13,11 @@ from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigError
 from headrace.base.ids import uuid_from_text
 from headrace.cli.options import Config, SettingFlags, Strict, single_command
-from headrace.node.feature_levels import DYNAMIC_QUORUM_LEVEL, KRAFT, METADATA, feature_levels, release_name
-from headrace.node.formatting import FirstMetadata, bootstrap_records, format_log_dirs, new_cluster_id
-from headrace.node.initial_voters import parse_initial_controllers
-from headrace.node.initial_voters import standalone as make_standalone
-from headrace.node.settings import Settings, read_settings
+from headrace.node.configuration.settings import Settings, read_settings
+from headrace.node.new_cluster.feature_levels import DYNAMIC_QUORUM_LEVEL, KRAFT, METADATA, feature_levels, release_name
+from headrace.node.new_cluster.formatting import FirstMetadata, bootstrap_records, format_log_dirs, new_cluster_id
+from headrace.node.new_cluster.initial_voters import parse_initial_controllers
+from headrace.node.new_cluster.initial_voters import standalone as make_standalone
 from headrace.raft.voters import VoterSet
 from headrace.security.scram_arguments import ScramUser, parse_scram_argument
 from headrace.storage.disk import DiskFiles

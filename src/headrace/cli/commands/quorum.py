@@ -15,9 +15,9 @@ from headrace.cli.options import Bootstrap, CommandConfig, Config, Json, Setting
 from headrace.cli.output import check, format_duration, show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.client.wire.cluster import Cluster
-from headrace.node.listener_addresses import host_and_port
-from headrace.node.quorum_wiring import own_voter
-from headrace.node.settings import read_settings
+from headrace.node.configuration.listener_addresses import host_and_port
+from headrace.node.configuration.settings import read_settings
+from headrace.node.wiring.quorum import own_voter
 from headrace.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
 from headrace.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from headrace.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse

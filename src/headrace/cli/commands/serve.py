@@ -20,10 +20,10 @@ from headrace.base.errors import ConfigError
 from headrace.cli.examples import Serving
 from headrace.cli.examples import examples as make_examples
 from headrace.cli.options import Config, SettingFlags, Strict, single_command
-from headrace.node.listener_addresses import host_and_port
+from headrace.node.configuration.listener_addresses import host_and_port
+from headrace.node.configuration.settings import LOG_FORMAT, OWN_OPTIONS, Settings, read_settings
+from headrace.node.configuration.sources import gather
 from headrace.node.node import Node, Ports
-from headrace.node.setting_sources import gather
-from headrace.node.settings import LOG_FORMAT, OWN_OPTIONS, Settings, read_settings
 from headrace.observe.json_logs import JsonFormatter
 from headrace.observe.log_format import LineFormatter, log_to_stderr
 from headrace.records.kernel import COMPILED

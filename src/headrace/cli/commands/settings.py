@@ -16,9 +16,9 @@ from headrace.broker.dynamic_options import CLUSTER_WIDE, FIXED, PER_BROKER
 from headrace.cli.options import Config, Json, SettingFlags, Strict, single_command
 from headrace.cli.output import show_json, show_table
 from headrace.metadata.layers import without_listener
-from headrace.node.listener_options import PREFIX as LISTENER_PREFIX
-from headrace.node.setting_sources import variable_name
-from headrace.node.settings import ALL_OPTIONS, SINGLE_NODE, Settings, read_settings
+from headrace.node.configuration.listener_options import PREFIX as LISTENER_PREFIX
+from headrace.node.configuration.settings import ALL_OPTIONS, SINGLE_NODE, Settings, read_settings
+from headrace.node.configuration.sources import variable_name
 from headrace.options.table import Option, Value
 
 HIDDEN = "(hidden)"

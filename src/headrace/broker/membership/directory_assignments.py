@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from headrace.base.errors import ErrorCode, HeadraceError
 from headrace.base.ids import NodeId, TopicPartition, Uuid
-from headrace.broker.controller_channel import ControllerChannel
+from headrace.broker.channels.controller_channel import ControllerChannel
 from headrace.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 from headrace.replication.replicas import Replicas
 

@@ -13,9 +13,9 @@ from headrace.base.errors import ConfigError
 from headrace.client.wire.node_link import LinkOptions
 from headrace.client.wire.options import MECHANISMS
 from headrace.client.wire.security import make_security
-from headrace.node.listener_addresses import protocols_of
+from headrace.node.configuration.listener_addresses import protocols_of
+from headrace.node.configuration.settings import Settings
 from headrace.node.security import check_store
-from headrace.node.settings import Settings
 from headrace.options.table import Value
 
 _TLS_OPTIONS = (

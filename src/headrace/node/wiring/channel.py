@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 
-from headrace.broker.controller_channel import OwnController, QuorumChannel
-from headrace.broker.controller_discovery import ControllerDiscovery
+from headrace.broker.channels.controller_channel import OwnController, QuorumChannel
+from headrace.broker.channels.controller_discovery import ControllerDiscovery
 from headrace.client.wire.node_link import NodeLink
 from headrace.node.context import NodeContext
-from headrace.node.link_options import controller_link_options
+from headrace.node.wiring.link_options import controller_link_options
 
 
 def make_controller_channel(context: NodeContext, own: OwnController | None) -> QuorumChannel:

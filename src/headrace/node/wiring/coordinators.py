@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from headrace.broker.broker_channel import BrokerChannel
+from headrace.broker.channels.broker_channel import BrokerChannel
 from headrace.broker.dynamic_options import DynamicOptions
 from headrace.broker.metrics.group_lag import GroupLag
 from headrace.broker.shard_runner import Coordination, CoordinatorTopic
-from headrace.broker.transaction_markers import MarkerSender
-from headrace.broker.transaction_verifier import CoordinatorVerifier
+from headrace.broker.transactions.markers import MarkerSender
+from headrace.broker.transactions.verifier import CoordinatorVerifier
 from headrace.coordinators.group.handler_table import GROUP_HANDLERS
 from headrace.coordinators.group.records import decode_group_record, encode_group_record
 from headrace.coordinators.group.settings import group_settings

@@ -43,16 +43,16 @@ from headrace.api.transactions.end_txn import EndTxnApi
 from headrace.api.transactions.init_producer_id import InitProducerIdApi, TransactionalProducers
 from headrace.api.transactions.txn_offset_commit import TxnOffsetCommitApi
 from headrace.api.transactions.write_txn_markers import WriteTxnMarkersApi
+from headrace.broker.channels.forwarding import Forwarding
 from headrace.broker.client_telemetry import ClientTelemetry
 from headrace.broker.dynamic_options import DynamicOptions
-from headrace.broker.fetch_sessions import FetchSessions
-from headrace.broker.forwarding import Forwarding
-from headrace.broker.lost_brokers import LostBrokers
-from headrace.broker.producer_ids import ProducerIds
+from headrace.broker.fetching.fetch_sessions import FetchSessions
+from headrace.broker.membership.lost_brokers import LostBrokers
 from headrace.broker.topic_creation import TopicCreation
+from headrace.broker.transactions.producer_ids import ProducerIds
 from headrace.metadata.image import Image
 from headrace.node.context import NodeContext
-from headrace.node.coordinator_wiring import Coordinators
+from headrace.node.wiring.coordinators import Coordinators
 from headrace.observe.client_series import ClientSeries
 from headrace.replication.dir_moves import DirMoves
 from headrace.replication.replicas import Replicas

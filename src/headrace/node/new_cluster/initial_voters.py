@@ -7,8 +7,8 @@ from random import Random
 
 from headrace.base.errors import ConfigError
 from headrace.base.ids import NodeId, Uuid, new_uuid, uuid_from_text
-from headrace.node.quorum_wiring import controller_listener, own_voter
-from headrace.node.settings import Settings
+from headrace.node.configuration.settings import Settings
+from headrace.node.wiring.quorum import controller_listener, own_voter
 from headrace.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
 
 INITIAL_CONTROLLERS = "--initial-controllers"

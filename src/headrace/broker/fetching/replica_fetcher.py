@@ -19,7 +19,7 @@ from headrace.base.clock import Clock
 from headrace.base.errors import CorruptData, ErrorCode, HeadraceError, KafkaError
 from headrace.base.ids import NodeId, Uuid
 from headrace.base.metrics import Counter, RecentRate
-from headrace.broker.broker_channel import UNREACHABLE, BrokerChannel
+from headrace.broker.channels.broker_channel import UNREACHABLE, BrokerChannel
 from headrace.client.consumer.fetching import known_code
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from headrace.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse

@@ -8,11 +8,16 @@ from typing import NamedTuple
 
 from headrace.base.errors import ConfigError
 from headrace.base.ids import NodeId
-from headrace.broker.controller_discovery import parse_voters
+from headrace.broker.channels.controller_discovery import parse_voters
 from headrace.client.wire.node_link import Address
 from headrace.client.wire.opening import addresses
-from headrace.node.listener_addresses import ListenerAddress, check_advertised, parse_addresses, protocols_of
-from headrace.node.setting_problems import SettingProblems
+from headrace.node.configuration.listener_addresses import (
+    ListenerAddress,
+    check_advertised,
+    parse_addresses,
+    protocols_of,
+)
+from headrace.node.configuration.problems import SettingProblems
 from headrace.options.table import Value
 
 log = logging.getLogger(__name__)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
-from headrace.broker.alter_partitions import AlterPartitions
-from headrace.broker.broker_channel import BrokerLinks
-from headrace.broker.controller_channel import ControllerChannel
-from headrace.broker.replica_fetcher import FetchOptions, FollowerIdentity
-from headrace.broker.replica_fetchers import ReplicaFetchers
+from headrace.broker.channels.broker_channel import BrokerLinks
+from headrace.broker.channels.controller_channel import ControllerChannel
+from headrace.broker.fetching.replica_fetcher import FetchOptions, FollowerIdentity
+from headrace.broker.fetching.replica_fetchers import ReplicaFetchers
+from headrace.broker.membership.alter_partitions import AlterPartitions
 from headrace.metadata.image import Image
+from headrace.node.configuration.settings import Settings
 from headrace.node.context import NodeContext
-from headrace.node.link_options import inter_broker_link_options, inter_broker_listener
-from headrace.node.settings import Settings
+from headrace.node.wiring.link_options import inter_broker_link_options, inter_broker_listener
 from headrace.replication.replicas import Replicas
 from headrace.server.frames import MessageHandler
 
@@ -42,20 +42,14 @@ class Replication:
         image: Callable[[], Image],
         links: BrokerLinks,
         channel: ControllerChannel,
-        broker_epoch: Callable[[], int],
-        checkpoint: Callable[[], Awaitable[None]],
-        on_lost: Callable[[int], None],
+        identity: FollowerIdentity,
     ) -> None:
-        """Make `checkpoint` write the recovery points, which it must have done when it returns.
-
-        Call `on_lost` with the id of a broker that does not answer any more.
-        """
         settings = context.settings
         self._links = links
         self._alterations = AlterPartitions(
             channel,
-            settings.node_id,
-            broker_epoch,
+            identity.node_id,
+            identity.broker_epoch,
             image,
             context.clock,
             context.loop,
@@ -63,7 +57,7 @@ class Replication:
             settings.number("replica.lag.time.max.ms"),
         )
         self._fetchers = ReplicaFetchers(
-            FollowerIdentity(settings.node_id, broker_epoch, context.clock, checkpoint, on_lost),
+            identity,
             links,
             _fetch_options(settings),
             settings.number("num.replica.fetchers"),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.base.ids import NodeId
-from headrace.broker.controller_channel import ControllerChannel
+from headrace.broker.channels.controller_channel import ControllerChannel
 from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 
 PREFETCH_WHEN_LEFT = 100

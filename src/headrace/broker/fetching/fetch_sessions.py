@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import NO_NODE
-from headrace.broker.due_partitions import DuePartitions, Key
+from headrace.broker.fetching.due_partitions import DuePartitions, Key
 from headrace.metadata.image import Image
 from headrace.metadata.loader import Changes
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse

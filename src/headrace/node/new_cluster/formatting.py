@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from headrace.base.errors import ConfigError
 from headrace.base.ids import NodeId, new_uuid, uuid_text
-from headrace.node.feature_levels import METADATA, SCRAM_LEVEL, feature_levels, release_name
-from headrace.node.initial_voters import directory_in
+from headrace.node.new_cluster.feature_levels import METADATA, SCRAM_LEVEL, feature_levels, release_name
+from headrace.node.new_cluster.initial_voters import directory_in
 from headrace.protocol.messages.stored.metadata_cluster import FeatureLevelRecord
 from headrace.protocol.messages.stored.metadata_security import UserScramCredentialRecord
 from headrace.quorum.log import decode_metadata

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import TopicPartition
-from headrace.broker.broker_channel import UNREACHABLE, BrokerChannel
+from headrace.broker.channels.broker_channel import UNREACHABLE, BrokerChannel
 from headrace.client.consumer.fetching import known_code
 from headrace.coordinators.partitioning import TRANSACTIONS_TOPIC, coordinator_partition
 from headrace.metadata.image import Image

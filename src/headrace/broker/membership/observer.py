@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from headrace.base.errors import ErrorCode, HeadraceError
 from headrace.base.ids import METADATA_TOPIC, METADATA_TOPIC_ID, NodeId
-from headrace.broker.controller_channel import ControllerChannel
+from headrace.broker.channels.controller_channel import ControllerChannel
 from headrace.metadata.loader import MetadataLoader
 from headrace.metadata.state import replay
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse

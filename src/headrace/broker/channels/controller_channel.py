@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from headrace.base.errors import KafkaError
 from headrace.base.ids import NO_NODE, NodeId
-from headrace.broker.controller_discovery import ControllerDiscovery, hint_of, refusal_of
+from headrace.broker.channels.controller_discovery import ControllerDiscovery, hint_of, refusal_of
 from headrace.client.retry import Backoff, Retry, RetryPolicy
 from headrace.client.wire.connection import Disconnected, NoResponse, NotConnected
 from headrace.client.wire.frames import decode_response, encode_request

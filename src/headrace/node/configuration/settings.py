@@ -17,11 +17,7 @@ from headrace.base.errors import ConfigError
 from headrace.base.ids import NodeId
 from headrace.client.wire.node_link import Address
 from headrace.metadata.image import Endpoint
-from headrace.node.listener_addresses import SECURITY_PROTOCOLS, ListenerAddress
-from headrace.node.listener_options import PREFIX as LISTENER_PREFIX
-from headrace.node.listener_options import find_listener_option, parse_listener_options
-from headrace.node.option_conflicts import conflicts, surprises
-from headrace.node.setting_checks import (
+from headrace.node.configuration.checks import (
     BROKER,
     CONTROLLER,
     find_bootstrap_controllers,
@@ -31,8 +27,12 @@ from headrace.node.setting_checks import (
     find_voters,
     resolve_listeners,
 )
-from headrace.node.setting_problems import SettingProblems
-from headrace.node.setting_sources import gather
+from headrace.node.configuration.conflicts import conflicts, surprises
+from headrace.node.configuration.listener_addresses import SECURITY_PROTOCOLS, ListenerAddress
+from headrace.node.configuration.listener_options import PREFIX as LISTENER_PREFIX
+from headrace.node.configuration.listener_options import find_listener_option, parse_listener_options
+from headrace.node.configuration.problems import SettingProblems
+from headrace.node.configuration.sources import gather
 from headrace.options.node_options import NODE_OPTIONS
 from headrace.options.removed_options import replacement_of
 from headrace.options.table import Kind, Option, OptionTable, Value

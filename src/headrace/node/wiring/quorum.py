@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from headrace.base.ids import Uuid
 from headrace.client.retry import Backoff
 from headrace.client.wire.node_link import LinkOptions
+from headrace.node.configuration.settings import Settings
 from headrace.node.context import NodeContext
-from headrace.node.feature_levels import KRAFT, SUPPORTED_FEATURES
-from headrace.node.link_options import controller_link_options
-from headrace.node.settings import Settings
+from headrace.node.new_cluster.feature_levels import KRAFT, SUPPORTED_FEATURES
+from headrace.node.wiring.link_options import controller_link_options
 from headrace.quorum.controller_addresses import ControllerAddresses
 from headrace.quorum.driver import QuorumDriver, ReplicaFiles
 from headrace.quorum.log_view import MetadataLogView

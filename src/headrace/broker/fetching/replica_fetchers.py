@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from headrace.base.ids import TopicPartition
 from headrace.base.metrics import Metrics
-from headrace.broker.broker_channel import BrokerChannel
-from headrace.broker.replica_fetcher import FetchOptions, Followed, FollowerIdentity, ReplicaFetcher
+from headrace.broker.channels.broker_channel import BrokerChannel
+from headrace.broker.fetching.replica_fetcher import FetchOptions, Followed, FollowerIdentity, ReplicaFetcher
 from headrace.coordinators.partitioning import java_hash
 from headrace.observe.text_format import family, labels
 from headrace.replication.partition import Partition

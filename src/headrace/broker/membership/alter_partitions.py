@@ -10,7 +10,7 @@ from headrace.base.clock import Clock
 from headrace.base.errors import ErrorCode, HeadraceError
 from headrace.base.ids import NodeId, TopicPartition, Uuid
 from headrace.base.metrics import Metrics
-from headrace.broker.controller_channel import ControllerChannel
+from headrace.broker.channels.controller_channel import ControllerChannel
 from headrace.client.consumer.fetching import known_code
 from headrace.metadata.image import RECOVERED, Image
 from headrace.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse

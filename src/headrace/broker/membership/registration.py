@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.base.ids import NodeId, Uuid
-from headrace.broker.controller_channel import ControllerChannel
+from headrace.broker.channels.controller_channel import ControllerChannel
 from headrace.metadata.image import Endpoint
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.broker.broker_channel import UNREACHABLE, BrokerChannel
+from headrace.broker.channels.broker_channel import UNREACHABLE, BrokerChannel
 from headrace.broker.shard_runner import Coordination
 from headrace.client.consumer.fetching import known_code
 from headrace.coordinators.transaction.request import Markers

@@ -10,7 +10,7 @@ import ipaddress
 from typing import Any
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.broker.controller_channel import ControllerChannel
+from headrace.broker.channels.controller_channel import ControllerChannel
 from headrace.client.wire.frames import decode_response, encode_request
 from headrace.protocol.compiler import codec
 from headrace.protocol.messages.embedded import DefaultPrincipalData
