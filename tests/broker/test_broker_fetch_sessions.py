@@ -135,3 +135,20 @@ def test_a_later_request_may_forget_a_partition_while_an_earlier_one_is_in_progr
     assert parked.keep(("t", 0), data(10, b"records"))
     plan = sessions.plan(request(plan.session_id, 3), 12, 0.0)
     assert list(plan.partitions) == [("t", 1)]
+
+
+def test_a_follower_gets_the_session_of_a_consumer_if_the_cache_is_full(sessions: FetchSessions) -> None:
+    def follower_request(replica: int) -> FetchRequest:
+        asked = request(partitions=[(0, 0)])
+        asked.replica_id = replica
+        return asked
+
+    sessions.plan(request(partitions=[(0, 0)]), 12, 0.0)
+    used = sessions.plan(request(partitions=[(0, 0)]), 12, 1.0)
+    sessions.plan(request(used.session_id, 1), 12, 2.0)
+    first = sessions.plan(follower_request(2), 12, 2.0)
+    assert first.session_id > 0
+    assert sessions.plan(request(used.session_id, 2), 12, 2.0).session_id == used.session_id
+    assert sessions.plan(follower_request(3), 12, 2.0).session_id > 0
+    assert sessions.plan(follower_request(4), 12, 2.0).session_id == 0
+    assert sessions.plan(request(partitions=[(0, 0)]), 12, 2.0).session_id == 0

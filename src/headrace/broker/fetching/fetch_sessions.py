@@ -132,8 +132,8 @@ class FetchSessions:
         if request.session_epoch == INITIAL_EPOCH:
             self._close(request.session_id)
             requested = _full(request, uses_ids)
-            session = self._open(requested, uses_ids, now) if requested else None
             replica = replica_of(request)
+            session = self._open(requested, uses_ids, now, from_follower=replica >= 0) if requested else None
             if session is not None and replica >= 0:
                 session.due = DuePartitions(replica, requested, now_ms)
             return FetchPlan(requested, session, uses_ids, incremental=False)
@@ -179,18 +179,29 @@ class FetchSessions:
         partitions = OrderedDict(session.partitions) if due is None else _due(session, due)
         return FetchPlan(partitions, session, uses_ids, incremental=True)
 
-    def _open(self, requested: OrderedDict[Key, SessionPartition], uses_ids: bool, now: float) -> FetchSession | None:
+    def _open(
+        self, requested: OrderedDict[Key, SessionPartition], uses_ids: bool, now: float, *, from_follower: bool
+    ) -> FetchSession | None:
         if len(self._sessions) >= self._slots:
-            oldest = next(iter(self._sessions.values()))
-            if now - oldest.last_used < EVICT_AFTER_S:
+            replaceable = self._find_replaceable(now, from_follower=from_follower)
+            if replaceable is None:
                 return None  # the client continues without a session
-            self._close(oldest.id)
+            self._close(replaceable.id)
         session_id = 0
         while session_id == 0 or session_id in self._sessions:
             session_id = self._random.randrange(1, EPOCH_MAX)
         session = FetchSession(session_id, uses_ids, _next_epoch(INITIAL_EPOCH), now, OrderedDict(requested))
         self._sessions[session_id] = session
         return session
+
+    def _find_replaceable(self, now: float, *, from_follower: bool) -> FetchSession | None:
+        """Return the session that has been unused for long, or for a follower the least recently used one of a consumer."""
+        oldest = next(iter(self._sessions.values()))
+        if now - oldest.last_used >= EVICT_AFTER_S:
+            return oldest
+        if not from_follower:
+            return None
+        return next((session for session in self._sessions.values() if session.due is None), None)
 
 
 def replica_of(request: FetchRequest) -> int:
