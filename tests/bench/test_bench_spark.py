@@ -16,9 +16,11 @@ from bench.spark.lines import KINDS, SparkJob, SparkStart
 from bench.spark.program import JOBS, Job, JobResult, _ended_at
 
 FAKE_DRIVER_PROGRAM = """
-import json, subprocess, sys
+import json, subprocess, sys, time
 child = subprocess.Popen(["sleep", "300"], stdout=subprocess.DEVNULL)
 print(json.dumps({"count": 10}), flush=True)
+while time.process_time() < 0.1:
+    pass  # the system counts CPU time in steps of 0.01 s
 for line in sys.stdin:
     job = json.loads(line)
     if job["name"] == "end":
