@@ -139,9 +139,9 @@ def test_a_later_request_may_forget_a_partition_while_an_earlier_one_is_in_progr
 
 def test_a_follower_gets_the_session_of_a_consumer_if_the_cache_is_full(sessions: FetchSessions) -> None:
     def follower_request(replica: int) -> FetchRequest:
-        asked = request(partitions=[(0, 0)])
-        asked.replica_id = replica
-        return asked
+        follower_request = request(partitions=[(0, 0)])
+        follower_request.replica_id = replica
+        return follower_request
 
     sessions.plan(request(partitions=[(0, 0)]), 12, 0.0)
     used = sessions.plan(request(partitions=[(0, 0)]), 12, 1.0)
