@@ -1,8 +1,8 @@
 """CPU profile of one request: `python -m bench.profile PATH` (--help lists the paths).
 
-The node runs in this process, the load in another. A first run without the profiler measures the cost of a request. A
-second one with cProfile measures the shares, which are scaled to that cost. The profiler's overhead is per call, so
-small functions look too expensive.
+The node runs in this process, the load in another; of a cluster, all three nodes run here, on one event loop. A first run
+without the profiler measures the cost of a request. A second one with cProfile measures the shares, which are scaled to that
+cost. The profiler's overhead is per call, so small functions look too expensive.
 """
 
 from __future__ import annotations
@@ -14,25 +14,39 @@ import os
 import pstats
 import shutil
 import sys
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from random import Random
+from random import Random, SystemRandom
 
 from bench.broker.fetch import Fetch
 from bench.broker.produce import Produce
+from bench.cluster.produce import ReplicatedProduce
 from bench.line import Line, Options
 from bench.lines import all_lines
-from bench.load.generator import Outcome, Span, target_of
+from bench.load.generator import Outcome, Span, Target, run_load, target_of
 from bench.load.produce import run_through
 from bench.paths import WORK
 from bench.systems.certificate import make_certificate
-from bench.systems.requests import Connection, create_topic, new_producer_id, wait_until_served
+from bench.systems.clusters import NODES, REPLICAS, SETTINGS
+from bench.systems.requests import (
+    READY_S_MAX,
+    RETRY_S,
+    Connection,
+    create_topic,
+    describe_topic,
+    new_producer_id,
+    wait_until_served,
+)
 from bench.systems.servers import HEADRACE, TlsListener
 from bench.transactions.lines import Transactional
 from bench.transactions.load import run_transactions
 from headrace.base.clock import SystemClock
+from headrace.local_cluster.folder import format_data
+from headrace.local_cluster.layout import NodePlan, node_settings
 from headrace.node.configuration.settings import make_settings
+from headrace.node.new_cluster.formatting import new_cluster_id
 from headrace.node.node import Node, Ports
 from headrace.storage.disk import DiskFiles
 from headrace.testing.processes import LOOPBACK, free_port
@@ -46,6 +60,8 @@ PATHS = {
     "fetch": "fetch-1",
     "fetch-tls": "tls-fetch-1",
     "transactions": "transactions-10x8",
+    "cluster-message": "cluster-message",
+    "cluster-message-50": "cluster-message-50",
 }
 TOPIC = "profile"
 IDLE = "method 'poll' of 'select.epoll'"  # excluded: the time is spent waiting
@@ -82,8 +98,25 @@ class InProcess:
         """Do nothing: the caller owns the node."""
 
 
-async def profile(path: str, seconds: float, directory: Path) -> tuple[float, pstats.Stats]:
-    """Return the CPU time of one request in µs and the profile of the event loop under the same load."""
+class InProcessCluster:
+    """Three nodes in the measuring process; their data is deleted with their directory."""
+
+    def __init__(self, plans: Sequence[NodePlan]) -> None:
+        self._plans = plans
+
+    def prepare(self, line: ReplicatedProduce, seconds: float) -> Callable[[], Outcome]:
+        with Connection(self._plans[0].port) as connection:
+            create_topic(connection, TOPIC, line.partitions, REPLICAS)
+            deadline = time.monotonic() + READY_S_MAX
+            while (state := describe_topic(connection, TOPIC)) is None or state.in_sync != [REPLICAS] * line.partitions:
+                if time.monotonic() > deadline:
+                    raise SystemExit(f"the topic is not in sync after {READY_S_MAX:.0f} s: {state}")
+                time.sleep(RETRY_S)
+        ports = tuple(self._plans[leader - 1].port for leader in state.leaders)
+        return partial(run_load, line.load(TOPIC), Target(ports, (os.getpid(),)), Span(seconds, WARM_S, BYTES_MAX))
+
+
+async def start_node(line: Line, seconds: float, directory: Path) -> tuple[list[Node], Callable[[], Outcome]]:
     port = free_port()
     certificate = make_certificate(directory / "certificate")
     if certificate is None:
@@ -95,17 +128,46 @@ async def profile(path: str, seconds: float, directory: Path) -> tuple[float, ps
         "headrace.http.listener": "",
         **certificate.settings(),
     }
-    ports = Ports(DiskFiles(), SystemClock(), Random(), asyncio.get_running_loop())
-    node = await Node.start(make_settings(settings, single_node=True), ports)
+    node = await Node.start(make_settings(settings, single_node=True), _ports())
+    return [node], await asyncio.to_thread(_prepare, line, InProcess(port, tls), seconds)
+
+
+async def start_cluster(
+    line: ReplicatedProduce, seconds: float, directory: Path
+) -> tuple[list[Node], Callable[[], Outcome]]:
+    plans = [NodePlan(id=node_id, port=free_port(), controller_port=free_port()) for node_id in range(1, NODES + 1)]
+    cluster_id = new_cluster_id(SystemRandom())
+    starting = []
+    for plan in plans:
+        data = directory / str(plan.id)
+        format_data(data, plan.id, cluster_id)
+        settings = {**node_settings(plan, plans), **SETTINGS, "log.dirs": str(data), "headrace.http.listener": ""}
+        starting.append(Node.start(make_settings(settings, single_node=False), _ports()))
+    nodes = await asyncio.gather(*starting)
+    return nodes, await asyncio.to_thread(InProcessCluster(plans).prepare, line, seconds)
+
+
+def _ports() -> Ports:
+    return Ports(DiskFiles(), SystemClock(), Random(), asyncio.get_running_loop())
+
+
+async def profile(path: str, seconds: float, directory: Path) -> tuple[float, pstats.Stats]:
+    """Return the CPU time of one request in µs and the profile of the event loop under the same load."""
+    line = all_lines()[PATHS[path]]
+    start = (
+        start_cluster(line, seconds, directory)
+        if isinstance(line, ReplicatedProduce)
+        else start_node(line, seconds, directory)
+    )
+    nodes, run = await start
     try:
-        run = await asyncio.to_thread(_prepare, all_lines()[PATHS[path]], InProcess(port, tls), seconds)
         bare = await asyncio.to_thread(run)
         profiler = cProfile.Profile()
         profiler.enable()
         await asyncio.to_thread(run)
         profiler.disable()
     finally:
-        await node.stop()
+        await asyncio.gather(*(node.kill() if len(nodes) > 1 else node.stop() for node in nodes))
     return bare.cpu_us_per_request, pstats.Stats(profiler)
 
 

@@ -35,6 +35,7 @@ from headrace.server.authority import ALLOW_ALL
 from headrace.server.context import Peer
 from headrace.server.dispatch import Dispatcher, Service
 from headrace.server.frames import Deferred
+from headrace.server.response_writer import ResponseParts
 from headrace.storage.log import Log
 from headrace.storage.log_config import LogConfig
 
@@ -158,11 +159,14 @@ class LeaderHarness:
     def send(self, request: Struct, version: int) -> tuple[Any, bool]:
         """Send a request; return the response or a task for it, and whether the frame is held until then."""
         frame = memoryview(bytearray(b"".join(encode_request(request, version, 5, "c"))))[4:]
-        answer = self.dispatcher.handle(self.peer, frame)
+        answer = self.run(self._handle(frame))
         key = request.facts.api_key
         if isinstance(answer, Deferred):
             return self.loop.create_task(self._wait(answer, key, version)), answer.holds_frame
         return _decode(answer, key, version), False
+
+    async def _handle(self, frame: memoryview) -> ResponseParts | Deferred | None:
+        return self.dispatcher.handle(self.peer, frame)
 
     @staticmethod
     async def _wait(deferred: Deferred, key: int, version: int) -> Any:

@@ -173,4 +173,4 @@ def test_the_short_path_declines_or_responds_to_malformed_frames(
     frame[position : position + len(replacement)] = replacement
     for hostile in (bytearray(b"\0\0\0\x09" + noise), frame, frame[:position]):
         response = two_topics.short_path(PEER, memoryview(hostile))
-        assert response is None or isinstance(response[0], bytes)
+        assert response is None or (isinstance(response, list) and isinstance(response[0], bytes))

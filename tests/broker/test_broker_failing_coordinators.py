@@ -9,6 +9,7 @@ import pytest
 from tests.broker.test_broker_coordination import Register, ShardHarness
 
 from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.promise import Promise
 from headrace.broker.shard_runner import LOAD_AGAIN_S
 from headrace.records.control import TransactionMarker
 from headrace.statemachine import runtime as runtime_module
@@ -47,9 +48,9 @@ def test_an_overloaded_coordinator_makes_clients_retry_at_the_same_broker(monkey
     harness = ShardHarness()
     harness.coordination._end = lambda record: record
 
-    async def code_of(future: asyncio.Future[Any]) -> ErrorCode:
+    async def code_of(promise: Promise[Any]) -> ErrorCode:
         with pytest.raises(KafkaError) as caught:
-            await future
+            await promise
         return caught.value.code
 
     async def scenario() -> None:

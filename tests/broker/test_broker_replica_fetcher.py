@@ -10,8 +10,10 @@ import pytest
 from tests.fakes import FakeClock
 
 from headrace.base.ids import NodeId, TopicPartition, Uuid
+from headrace.base.promise import Promise
 from headrace.broker.channels.broker_channel import SHARED_LANE
-from headrace.broker.fetching.replica_fetcher import SYNCING_WAIT_MS, FetchOptions, FollowerIdentity, ReplicaFetcher
+from headrace.broker.fetching.followed import FetchOptions, FollowerIdentity
+from headrace.broker.fetching.replica_fetcher import SYNCING_WAIT_MS, ReplicaFetcher
 from headrace.protocol.messages.fetch import FetchRequest
 
 WAIT_MS = 500
@@ -39,6 +41,10 @@ class SilentChannel:
     async def request(self, node_id: int, message: Any, *, lane: str = SHARED_LANE) -> Any:
         self.requests.append(message)
         await asyncio.get_running_loop().create_future()
+
+    def exchange(self, node_id: int, message: Any, *, lane: str) -> Promise[Any]:
+        self.requests.append(message)
+        return Promise()
 
 
 async def first_request(*, is_syncing: bool) -> FetchRequest:

@@ -34,6 +34,7 @@ class ScriptedBroker:
         self.end = end
         self.topic_id = TOPIC_ID
         self.port = 0
+        self.is_silent = False  # whether requests get no responses
         self.fetch_requests: list[FetchRequest] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -44,7 +45,8 @@ class ScriptedBroker:
                 key, version, correlation, _, position = read_request_header(frame)
                 response = self.response(key, codec(REQUESTS[key], version).decode(frame, position))
                 body = response_header(key, version, correlation) + codec(RESPONSES[key], version).encode(response)
-                writer.write(_SIZE.pack(len(body)) + body)
+                if not self.is_silent:
+                    writer.write(_SIZE.pack(len(body)) + body)
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:

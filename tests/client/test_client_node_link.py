@@ -12,7 +12,7 @@ from tests.client.scripted_broker import HOST, ScriptedBroker
 
 from headrace.base.eager import Rest, begin
 from headrace.client.retry import Backoff
-from headrace.client.wire.connection import Disconnected
+from headrace.client.wire.connection import Disconnected, NoResponse
 from headrace.client.wire.node_link import Address, LinkOptions, NodeLink
 from headrace.protocol.messages.fetch import FetchResponse
 from headrace.protocol.messages.metadata import MetadataRequest
@@ -80,6 +80,50 @@ def test_a_coroutine_that_has_no_task_yet_may_send_requests() -> None:
                 assert isinstance(rest, Rest)
                 assert (await rest).brokers
             await link.close()
+
+    asyncio.run(asyncio.wait_for(work(), 10))
+
+
+def test_an_exchange_answers_in_the_call_that_receives_the_response() -> None:
+    async def work() -> None:
+        async with CountedBroker() as broker:
+            link = make_link(broker.port)
+            assert link.exchange(MetadataRequest(topics=[])) is None  # the link is not open yet
+            await link.request(MetadataRequest(topics=[]))
+            promises = [link.exchange(MetadataRequest(topics=[])) for _ in range(3)]
+            answered: list[int] = []
+            for promise in promises:
+                assert promise is not None
+                promise.add_done_callback(lambda done: answered.append(len(done.result().brokers)))
+            request = await link.request(MetadataRequest(topics=[]))
+            assert request.brokers and answered == [1, 1, 1]
+            await link.close()
+            assert link.exchange(MetadataRequest(topics=[])) is None
+
+    asyncio.run(asyncio.wait_for(work(), 10))
+
+
+def test_an_exchange_fails_when_the_response_does_not_come_in_time_or_the_link_is_closed() -> None:
+    async def work() -> None:
+        async with CountedBroker() as broker:
+            options = LinkOptions(client_id="node-1", request_timeout_s=0.2)
+            link = NodeLink(Address(HOST, broker.port), options, random.Random(1))
+            await link.request(MetadataRequest(topics=[]))
+            broker.is_silent = True
+            first = link.exchange(MetadataRequest(topics=[]))
+            await asyncio.sleep(0.1)
+            second = link.exchange(MetadataRequest(topics=[]))
+            assert first is not None and second is not None
+            with pytest.raises(NoResponse):
+                await first
+            assert not second.done()  # it was sent later
+            with pytest.raises(NoResponse):
+                await second
+            third = link.exchange(MetadataRequest(topics=[]))
+            assert third is not None
+            link.abort()
+            with pytest.raises(Disconnected):
+                await third
 
     asyncio.run(asyncio.wait_for(work(), 10))
 

@@ -271,6 +271,7 @@ def test_a_produce_request_for_one_partition_is_split_into_its_fields(kernel_mod
         9,
         7,
         -1,
+        1000,
         b"\x06topic\x02\0\0\0\x03",
         len(head) + 1,
         len(frame) - 3,

@@ -24,9 +24,10 @@ from headrace.api.table import Api, make_table
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import NO_NODE, NodeId, TopicPartition, Uuid
 from headrace.base.metrics import Metrics
+from headrace.base.promise import Promise
 from headrace.broker.channels.broker_channel import SHARED_LANE
 from headrace.broker.fetching.fetch_sessions import FetchSessions
-from headrace.broker.fetching.replica_fetcher import FetchOptions, FollowerIdentity
+from headrace.broker.fetching.followed import FetchOptions, FollowerIdentity
 from headrace.broker.fetching.replica_fetchers import ReplicaFetchers
 from headrace.broker.membership.alter_partitions import AlterPartitions
 from headrace.client.wire.connection import Disconnected
@@ -58,6 +59,7 @@ NODES = (1, 2, 3)
 NAME = TopicPartition("t", 0)
 TOPIC_ID = Uuid(b"t" * 16)
 LAG_MS_MAX = 400
+CLOSED_LINKS = 0.1  # how often a link has to be opened before a request
 OPTIONS = FetchOptions(wait_ms=100, backoff_ms=20)
 
 
@@ -233,6 +235,22 @@ class ReplicatedBroker:
 
     async def request(self, node_id: int, message: Any, *, lane: str = SHARED_LANE) -> Any:
         return await self.cluster.deliver(self.node_id, node_id, lambda broker: broker.handle(message))
+
+    def exchange(self, node_id: int, message: Any, *, lane: str) -> Promise[Any] | None:
+        """Behave like a link that is open most of the time."""
+        if self.cluster.random.random() < CLOSED_LINKS:
+            return None
+        promise = Promise[Any]()
+
+        def done(task: asyncio.Task[Any]) -> None:
+            error = asyncio.CancelledError() if task.cancelled() else task.exception()
+            if error is None:
+                promise.set_result(task.result())
+            elif isinstance(error, Exception):
+                promise.set_exception(error)
+
+        self.cluster.loop.spawn(self.process, self.request(node_id, message, lane=lane)).add_done_callback(done)
+        return promise
 
 
 class ControllerLink:

@@ -12,7 +12,7 @@ from tests.replication.replicated_cluster import NODES, TOPIC_ID, ReplicatedBrok
 
 from headrace.base.errors import ErrorCode
 from headrace.base.metrics import Metrics
-from headrace.broker.fetching.replica_fetcher import Followed
+from headrace.broker.fetching.followed import Followed
 from headrace.client.wire.frames import encode_request
 from headrace.metadata.image import Endpoint
 from headrace.protocol.messages.delete_records import DeleteRecordsRequest
@@ -177,8 +177,8 @@ def test_a_change_of_the_partitions_keeps_the_fetch_session() -> None:
     async def main(cluster: ReplicatedCluster) -> None:
         follower = a_follower(cluster)
         ((fetcher, _),) = follower.fetchers._fetchers.values()
+        await cluster.until(lambda: fetcher._session._id != 0)
         session = fetcher._session._id
-        assert session
         followed(follower).state.delay(follower.clock.now_ms())  # leaves the session for a while
         await cluster.produce(cluster.leader.node_id)
         await cluster.until(cluster.is_in_sync)
@@ -255,6 +255,7 @@ def test_only_assigned_replicas_of_the_current_incarnation_may_fetch_as_follower
             return FetchRequest.ReplicaState(replica_id=replica, replica_epoch=epoch)
 
         leader, follower = cluster.leader, a_follower(cluster)
+        await cluster.produce(leader.node_id)  # acknowledged only when the follower has fetched
         stranger = (await fetch(leader, replica_state=state(9, 1))).responses[0].partitions[0]
         assert stranger.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
         stale = (await fetch(leader, replica_state=state(follower.node_id, follower.epoch - 1))).responses[0].partitions

@@ -185,6 +185,8 @@ def test_too_many_deferred_responses_pause_reading() -> None:
     assert len(harness.seen) == RESPONSES_WAITING_MAX and not harness.transport.reading
     for number in range(5):
         harness.resolve(number)
+    assert len(harness.seen) == RESPONSES_WAITING_MAX  # no request is handled in the call that resolves another one
+    harness.manual_loop.run_once()
     assert len(harness.seen) == RESPONSES_WAITING_MAX + 5
     for number in range(5, RESPONSES_WAITING_MAX + 5):
         harness.resolve(number)

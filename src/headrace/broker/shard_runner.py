@@ -14,6 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from headrace.base.clock import Clock
 from headrace.base.errors import CorruptData, ErrorCode, KafkaError
+from headrace.base.promise import Promise
 from headrace.coordinators.partitioning import coordinator_partition
 from headrace.metadata.image import Image
 from headrace.records.batch import NO_SEQUENCE
@@ -276,22 +277,22 @@ class Coordination(Generic[MachineType]):
         """Return the state machines that serve requests now."""
         return [shard.machine for _, shard in sorted(self._shards.items()) if shard.runtime.leading]
 
-    def decide(self, name: str, request: Any) -> asyncio.Future[Any]:
-        """Return a future of the response, which completes once everything the response depends on is committed.
+    def decide(self, name: str, request: Any) -> Promise[Any]:
+        """Return a promise of the response, which is provided once everything the response depends on is committed.
 
-        That is often immediately. KafkaError is raised, or set on the future, if there is no response.
+        That is often immediately. KafkaError is raised, or set on the promise, if there is no response.
         """
         shard = self._shard(self.partition_of(name))
-        future: asyncio.Future[Any] = self._loop.create_future()
-        shard.submit(request, partial(_settle, future))
-        return future
+        promise: Promise[Any] = Promise()
+        shard.submit(request, partial(_settle, promise))
+        return promise
 
     def guard(self, name: str, producer_id: int, producer_epoch: int, *, adds: bool) -> Guard:
         """Return the guard for `decide_in_transaction`; if it `waits`, the transaction's coordinator must first confirm."""
         partition = self._shard(self.partition_of(name)).journal.partition
         return partition.guard(producer_id, producer_epoch, NO_SEQUENCE, adds=adds)
 
-    def decide_in_transaction(self, name: str, request: Any, guard: Guard) -> asyncio.Future[Any]:
+    def decide_in_transaction(self, name: str, request: Any, guard: Guard) -> Promise[Any]:
         """Decide as `decide` does, with records that belong to a producer's transaction.
 
         Fail with INVALID_TXN_STATE if the transaction has ended.
@@ -310,19 +311,19 @@ class Coordination(Generic[MachineType]):
         producer_epoch: int,
         marker: TransactionMarker,
         transaction_version: int,
-    ) -> asyncio.Future[None]:
+    ) -> Promise[None]:
         """Write a marker to a partition of the topic and apply it to its state machine.
 
-        The future completes when the marker is committed, or fails with the KafkaError that a partition's leader would return.
+        The promise is kept when the marker is committed, or fails with the KafkaError that a partition's leader would return.
         """
         assert self._end is not None, f"nothing of {self.topic} belongs to transactions"
         record = MarkerRecord(producer_id, producer_epoch, marker.coordinator_epoch, marker.commit, transaction_version)
-        future: asyncio.Future[None] = self._loop.create_future()
+        promise: Promise[None] = Promise()
         try:
-            self._shard(partition).submit(self._end(record), partial(_settle_end, future))
+            self._shard(partition).submit(self._end(record), partial(_settle_end, promise))
         except KafkaError as error:
-            _settle_end(future, None, error)
-        return future
+            _settle_end(promise, None, error)
+        return promise
 
     def without_decision(
         self, name: str, look: Callable[[MachineType, Any, int, Arm], Response | None], request: Any
@@ -354,34 +355,34 @@ class Coordination(Generic[MachineType]):
         return shard
 
 
-def _settle(future: asyncio.Future[Any], response: Any, error: Exception | None) -> None:
-    if future.done():
+def _settle(promise: Promise[Any], response: Any, error: Exception | None) -> None:
+    if promise.done():
         return
     if error is None:
-        future.set_result(response)
+        promise.set_result(response)
     elif isinstance(error, NotLeader):
-        future.set_exception(KafkaError(ErrorCode.NOT_COORDINATOR))
+        promise.set_exception(KafkaError(ErrorCode.NOT_COORDINATOR))
     elif isinstance(error, Overloaded):
         # The one error that makes clients retry at the same coordinator; NOT_COORDINATOR would make all of them look for another.
-        future.set_exception(KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)))
+        promise.set_exception(KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)))
     elif isinstance(error, KafkaError) and error.code in APPEND_ERRORS:
-        future.set_exception(KafkaError(APPEND_ERRORS[error.code], error.message))
+        promise.set_exception(KafkaError(APPEND_ERRORS[error.code], error.message))
     else:
-        future.set_exception(error)
+        promise.set_exception(error)
 
 
-def _settle_end(future: asyncio.Future[None], response: None, error: Exception | None) -> None:
-    if future.done():
+def _settle_end(promise: Promise[None], response: None, error: Exception | None) -> None:
+    if promise.done():
         return
     if error is None:
-        future.set_result(None)
+        promise.set_result(None)
     elif isinstance(error, NotLeader) or (isinstance(error, KafkaError) and error.code in NOT_LEADING):
-        future.set_exception(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error)))
+        promise.set_exception(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error)))
     elif isinstance(error, Overloaded):
         # The sender of a marker expects the errors of a partition's leader, and retries on this one.
-        future.set_exception(KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error)))
+        promise.set_exception(KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error)))
     else:
-        future.set_exception(error)
+        promise.set_exception(error)
 
 
 # Coordinator errors, which are translated for the sender of a marker: it expects the errors of a partition's leader.

@@ -20,7 +20,7 @@ from headrace.broker.channels.forwarding import Forwarding
 from headrace.broker.client_telemetry import ClientTelemetry
 from headrace.broker.dynamic_options import PRODUCER_EXPIRY, DynamicOptions
 from headrace.broker.fetching.fetch_sessions import FetchSessions
-from headrace.broker.fetching.replica_fetcher import FollowerIdentity
+from headrace.broker.fetching.followed import FollowerIdentity
 from headrace.broker.group_metadata import GroupMetadataPublisher
 from headrace.broker.log_cleaner import LogCleaner
 from headrace.broker.membership.directory_assignments import DirectoryAssignments

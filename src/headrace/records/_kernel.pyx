@@ -163,13 +163,13 @@ def inspect_plain_batch(batch, bint require_keys, int64_t timestamp_min, int64_t
 def split_single_produce(frame):
     """Split a Produce request of version 9 to 13 with one batch for one partition; return None for any other frame.
 
-    The request must have acks 1 or all, no transactional id and no tags. Return version, correlation id, acks, the bytes that name the
-    topic and partition, and the start and end of the batch.
+    The request must have acks 1 or all, no transactional id and no tags. Return version, correlation id, acks, timeout, the bytes that
+    name the topic and partition, and the start and end of the batch.
     """
     cdef Py_buffer view
     cdef const uint8_t* at
     cdef Py_ssize_t end, position, name
-    cdef int32_t client, acks
+    cdef int32_t client, acks, timeout_ms
     cdef uint32_t size = 0
     cdef int version, shift = 0
     found = None
@@ -188,6 +188,7 @@ def split_single_produce(frame):
         # Tags, transactional id (0: null), and an array of one topic.
         if at[position] != 0 or at[position + 1] != 0 or (acks != 1 and acks != -1) or at[position + 8] != 2:
             break
+        timeout_ms = <int32_t>big32(at + position + 4)
         position += PRODUCE_HEAD - 1
         name = 16 if version == 13 else at[position]
         if name < 2 or name > 127 or position + name + 6 > end or at[position + name] != 2:
@@ -206,7 +207,7 @@ def split_single_produce(frame):
             break
         if at[end - 3] != 0 or at[end - 2] != 0 or at[end - 1] != 0:
             break
-        found = (version, <int32_t>big32(at + 4), acks, key, position, end - 3)
+        found = (version, <int32_t>big32(at + 4), acks, timeout_ms, key, position, end - 3)
         break
     PyBuffer_Release(&view)
     return found

@@ -133,16 +133,16 @@ def inspect_plain_batch(
     return None if status != OK or errors else (tuple(header), max_timestamp)
 
 
-def split_single_produce(frame: Buffer) -> tuple[int, int, int, bytes, int, int] | None:
+def split_single_produce(frame: Buffer) -> tuple[int, int, int, int, bytes, int, int] | None:
     """Split a Produce request of version 9 to 13 with one batch for one partition; return None for any other frame.
 
-    The request must have acks 1 or all, no transactional id and no tags. Return version, correlation id, acks, the bytes that
-    name the topic and partition, and the start and end of the batch.
+    The request must have acks 1 or all, no transactional id and no tags. Return version, correlation id, acks, timeout, the bytes
+    that name the topic and partition, and the start and end of the batch.
     """
     try:
         api_key, version, correlation_id, client = _REQUEST.unpack_from(frame)
         at = _REQUEST.size + max(client, 0)
-        tags, transactional_id, acks, _, topics, name = _PRODUCE.unpack_from(frame, at)
+        tags, transactional_id, acks, timeout_ms, topics, name = _PRODUCE.unpack_from(frame, at)
         if (
             api_key
             or not 9 <= version <= 13
@@ -175,7 +175,7 @@ def split_single_produce(frame: Buffer) -> tuple[int, int, int, bytes, int, int]
     end = len(frame) - len(_NO_TAGS)
     if size == 0 or at + size - 1 != end or frame[end:] != _NO_TAGS:
         return None
-    return version, correlation_id, acks, key, at, end
+    return version, correlation_id, acks, timeout_ms, key, at, end
 
 
 def murmur2(key: Buffer) -> int:

@@ -11,12 +11,14 @@ import logging
 from collections.abc import Callable
 
 from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.promise import Awaited, Promise
 from headrace.storage.log import Log
 from headrace.storage.sync import SyncPlan, Unsynced
 
 log = logging.getLogger(__name__)
 
 Synced = asyncio.Future[KafkaError | None]  # result: the error, or None if the sync succeeded
+Acknowledgement = Awaited[KafkaError | None]  # of a sync, of followers or of both
 
 
 class GroupCommit:
@@ -49,9 +51,9 @@ class GroupCommit:
         """Return the last sync that was requested and is not done yet."""
         return self._again or self._running
 
-    def create_wait(self, timeout_s: float) -> Synced:
-        """Return a future for something other than a sync, whose result is REQUEST_TIMED_OUT if nothing sets it in time."""
-        done: Synced = self._loop.create_future()
+    def create_wait(self, timeout_s: float) -> Promise[KafkaError | None]:
+        """Return a promise for something other than a sync, whose result is REQUEST_TIMED_OUT if nothing sets it in time."""
+        done: Promise[KafkaError | None] = Promise()
 
         def time_out() -> None:
             if not done.done():

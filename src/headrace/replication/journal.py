@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from headrace.base.clock import Clock
 from headrace.base.errors import CorruptData, ErrorCode, KafkaError
+from headrace.base.turn_end import turn_end_of
 from headrace.records.batch import BatchHeader, check_crc, iterate_batches, unpack_header
 from headrace.records.builder import BatchBuilder
 from headrace.records.columns import keys_and_values
@@ -55,6 +56,7 @@ class PartitionJournal(Generic[Record]):
         self._decode = decode
         self._clock = clock
         self._loop = loop
+        self._turn_end = turn_end_of(loop)
         self._with_markers = with_markers
         self.guard = OPEN  # guard of the transaction in which the current decision writes
         self._committed: list[Callable[[int], None]] = []
@@ -147,8 +149,8 @@ class PartitionJournal(Generic[Record]):
     # --- following the partition
 
     def _on_partition_changed(self) -> None:
-        """Schedule `_look` for the next turn, when the append or leader change that caused the call is complete."""
-        self._loop.call_soon(self._check_partition)
+        """Schedule `_check_partition` for the end of the turn, when the append or leader change that caused the call is complete."""
+        self._turn_end.call(self._check_partition)
 
     def _check_partition(self) -> None:
         if self._is_lost:

@@ -26,7 +26,7 @@ from headrace.storage.files import DISK_FULL, free_bytes_needed, is_transient
 from headrace.storage.log import Log
 
 if TYPE_CHECKING:
-    from headrace.replication.group_commit import GroupCommit, Synced
+    from headrace.replication.group_commit import Acknowledgement, GroupCommit, Synced
 
 logger = logging.getLogger(__name__)  # `log` is the partition's
 
@@ -266,10 +266,12 @@ class LocalReplica:
             self._acks.advance(end - 1)
             self._wake()
 
-    def acknowledged(self, offset: int, acks: int = ALL_ACKS, timeout_ms: int = ACK_WAIT_MS_MAX) -> Synced | None:
-        """Return None if an append with this last offset may be acknowledged now, or a future to wait for.
+    def acknowledged(
+        self, offset: int, acks: int = ALL_ACKS, timeout_ms: int = ACK_WAIT_MS_MAX
+    ) -> Acknowledgement | None:
+        """Return None if an append with this last offset may be acknowledged now, or what to wait for.
 
-        Its result is the error for the producer, or None. A future may be shared: shield it.
+        Its result is the error for the producer, or None. It may be shared: shield it.
         """
         if acks != ALL_ACKS or self.followers is None:
             return self.flushed(offset) if self.waits_for_disk else None
@@ -283,7 +285,7 @@ class LocalReplica:
             return self.log.log_start
         return self.followers.low_watermark(self.log.log_start, self.port.live_brokers())
 
-    def deleted(self, offset: int, timeout_ms: int) -> Synced | None:
+    def deleted(self, offset: int, timeout_ms: int) -> Acknowledgement | None:
         """Return None if no live replica has records below `offset`, or a future to wait for, as `acknowledged` does."""
         if self.low_watermark() >= offset:
             return None
@@ -291,7 +293,7 @@ class LocalReplica:
 
     def _wait_for(
         self, waiters: OffsetWaiters, offset: int, timeout_ms: int, result: Callable[[], KafkaError | None]
-    ) -> Synced:
+    ) -> Acknowledgement:
         assert self.commit is not None
         done = self.commit.create_wait(min(max(timeout_ms, 0), ACK_WAIT_MS_MAX) / 1000)
 
@@ -410,6 +412,10 @@ class LocalReplica:
     def watch_end(self, wake: Callable[[], None]) -> None:
         """Call `wake` once, as soon as records were appended or the response to a follower may differ."""
         self._watchers[wake] = None
+        self._end_watchers[wake] = None
+
+    def watch_appends(self, wake: Callable[[], None]) -> None:
+        """Call `wake` once, as soon as records were appended or the role has changed."""
         self._end_watchers[wake] = None
 
     def unwatch(self, wake: Callable[[], None]) -> None:

@@ -25,7 +25,7 @@ RECEIVE_BUFFER_AHEAD_MAX = 8 * 1024 * 1024
 RECEIVE_BUFFER_UNPROVEN_MAX = 1024 * 1024  # limit for a frame larger than any before, until half of it is received
 FRAME_MIN = 8  # api key, version, correlation id
 RESPONSES_WAITING_MAX = 128  # waiting responses at which a connection is no longer read from
-GATHER_CONNECTIONS_MIN = 8  # from here on, the responses of one loop iteration are sent together
+GATHER_CONNECTIONS_MIN = 8  # from here on, the responses of one turn are sent together
 SLOWEST_BYTES_PER_SWEEP = 4096  # part of a request that counts as progress; a byte now and then does not
 
 _SIZE = Struct(">i")
@@ -195,13 +195,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         finally:
             self._parsing = False
-        if self._out:
-            if len(self._pool.connections) < GATHER_CONNECTIONS_MIN:
-                self.flush()
-            else:
-                self._pool.flush_later(self)
-        if not self._reading or self._waiting or self._frame_held or self._write_paused:
-            self._steer_reading()
+        self._respond()
 
     def _take(self, response: ResponseParts | Deferred | None) -> None:
         if response is None:
@@ -237,8 +231,22 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- responding
 
+    def _respond(self) -> None:
+        """Send the responses that are ready, and apply back-pressure."""
+        if self._out:
+            if len(self._pool.connections) < GATHER_CONNECTIONS_MIN:
+                self.flush()
+            else:
+                self._pool.flush_later(self)
+        if not self._reading or self._waiting or self._frame_held or self._write_paused:
+            self._steer_reading()
+
     def _resolved(self, deferred: Deferred) -> None:
-        """Take the response of a parked request and send all responses that no earlier one blocks."""
+        """Take the response of a parked request and send all responses that no earlier one blocks.
+
+        A follower's fetch may be the cause, in the middle of which no other request may be handled. Only one that held its
+        frame is resolved in a turn of its own.
+        """
         if self._transport is None:
             return
         if deferred.response is None:
@@ -247,6 +255,7 @@ class Connection(asyncio.BufferedProtocol):
         if deferred.holds_frame:
             self._frame_held = False
         waiting = self._waiting
+        was_full = len(waiting) >= RESPONSES_WAITING_MAX
         while waiting:
             first = waiting[0]
             if isinstance(first, Deferred):
@@ -257,7 +266,12 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._out += first
             del waiting[0]
-        self._parse()
+        if deferred.holds_frame:
+            self._parse()
+        elif not self._parsing:
+            if was_full:
+                self._pool.at_turn_end(self._parse)
+            self._respond()
 
     def flush(self) -> None:
         out = self._out

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headrace.base.metrics import Counter
+from headrace.base.turn_end import turn_end_of
 from headrace.records.kernel import allocate
 
 if TYPE_CHECKING:
@@ -30,8 +32,8 @@ class ConnectionPool:
     A connection without a partial request needs no buffer: all receive into the one `scratch`, which also stays in the
     processor's cache.
 
-    A send wakes the client, and waking costs more than sending. So with many clients the responses of one loop iteration are
-    sent together at its end: a client program with many connections is woken once for all of them.
+    A send wakes the client, and waking costs more than sending. So with many clients the responses of one turn are sent
+    together at its end: a client program with many connections is woken once for all of them.
     """
 
     __slots__ = (
@@ -41,6 +43,7 @@ class ConnectionPool:
         "_loop",
         "_second",
         "_suppressed",
+        "_turn_end",
         "authority",
         "bytes_in",
         "bytes_out",
@@ -66,6 +69,7 @@ class ConnectionPool:
         self.authority = authority  # decides what the peers may do
         self.connections: dict[Connection, None] = {}  # oldest first; a set's order would depend on addresses
         self._loop = loop
+        self._turn_end = turn_end_of(loop)
         self._flushing: list[Connection] = []
         self._held: deque[tuple[float, asyncio.Transport]] = deque()  # closing times and refused connections
         self._second = 0.0  # start of the second in which `_logged` refusals were logged
@@ -116,9 +120,12 @@ class ConnectionPool:
         while self._held:
             self._held.popleft()[1].close()
 
+    def at_turn_end(self, callback: Callable[[], None]) -> None:
+        self._turn_end.call(callback)
+
     def flush_later(self, connection: Connection) -> None:
         if not self._flushing:
-            self._loop.call_soon(self._flush_all)
+            self._turn_end.call(self._flush_all)
         self._flushing.append(connection)
 
     def _flush_all(self) -> None:

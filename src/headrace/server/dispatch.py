@@ -12,6 +12,7 @@ import msgspec
 
 from headrace.base.errors import ErrorCode, HeadraceError
 from headrace.base.metrics import Metrics
+from headrace.base.promise import Awaited, Promise
 from headrace.observe.request_times import (
     DEFERRED_REQUEST_LOCAL_SECONDS,
     DEFERRED_REQUEST_REMOTE_SECONDS,
@@ -161,7 +162,7 @@ class Dispatcher:
         unsupported_version: Callable[[int], Any],
         metrics: Metrics,
         loop: asyncio.AbstractEventLoop,
-        produce_shortcut: Callable[[Peer, memoryview], ResponseParts | None] | None = None,
+        produce_shortcut: Callable[[Peer, memoryview], ResponseParts | Deferred | None] | None = None,
     ) -> None:
         self._services = services
         self._unsupported_version = unsupported_version
@@ -252,15 +253,17 @@ class Dispatcher:
         self, route: _Route, correlation_id: int, began: float, awaitable: Awaitable[Any], *, holds_frame: bool
     ) -> Deferred:
         waits_since = self._loop.time()
-        future = asyncio.ensure_future(awaitable, loop=self._loop)
-        deferred = Deferred(future.cancel, holds_frame)
+        later: Awaited[Any] = (
+            awaitable if isinstance(awaitable, Promise) else asyncio.ensure_future(awaitable, loop=self._loop)
+        )
+        deferred = Deferred(later.cancel, holds_frame)
 
-        def done(future: asyncio.Future[Any]) -> None:
+        def done(later: Awaited[Any]) -> None:
             response: ResponseParts | None = None
-            if not future.cancelled():
-                error = future.exception()
+            if not later.cancelled():
+                error = later.exception()
                 if error is None:
-                    result = future.result()
+                    result = later.result()
                     if result is None:
                         response = []
                     elif type(result) is EncodedResponse:
@@ -276,5 +279,5 @@ class Dispatcher:
             route.counted.deferred_remote.observe(now - waits_since)
             deferred.resolve(response)
 
-        future.add_done_callback(done)
+        later.add_done_callback(done)
         return deferred

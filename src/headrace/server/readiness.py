@@ -12,6 +12,8 @@ import socket
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+from headrace.base.turn_end import turn_end_of
+
 EVENTS_MAX = 64  # clients served in one loop iteration, so that timers and other callbacks get their turn
 
 
@@ -69,18 +71,23 @@ class EpollReadiness:
         self._poll = self._epoll.poll
         self._transports: dict[int, Ready] = {}
         self._closing = False
+        self._turn_end = turn_end_of(loop)
         loop.add_reader(self._epoll.fileno(), self._ready)
 
     def _ready(self) -> None:
         transports = self._transports
-        for descriptor, events in self._poll(0, EVENTS_MAX):
-            transport = transports.get(descriptor)
-            if transport is None:
-                continue  # closed by another callback in this iteration
-            if events & select.EPOLLOUT:
-                transport.writable()
-            if events & ~select.EPOLLOUT:
-                transport.readable()
+        self._turn_end.begin()
+        try:
+            for descriptor, events in self._poll(0, EVENTS_MAX):
+                transport = transports.get(descriptor)
+                if transport is None:
+                    continue  # closed by another callback in this iteration
+                if events & select.EPOLLOUT:
+                    transport.writable()
+                if events & ~select.EPOLLOUT:
+                    transport.readable()
+        finally:
+            self._turn_end.end()
 
     def add(self, descriptor: int, transport: Ready) -> None:
         self._transports[descriptor] = transport

@@ -10,7 +10,7 @@ from headrace.base.errors import ErrorCode, KafkaError
 from headrace.coordinators.partitioning import INTERNAL_TOPICS
 from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
-from headrace.replication.group_commit import Synced
+from headrace.replication.group_commit import Acknowledgement
 from headrace.replication.partition import Partition
 from headrace.replication.replicas import Replicas
 from headrace.security.resources import Operation, Resource
@@ -35,7 +35,7 @@ class DeleteRecordsApi:
     ) -> DeleteRecordsResponse | Awaitable[DeleteRecordsResponse]:
         """Delete records below the given offsets, and respond when all live replicas have done so."""
         permitted = context.permitted(Operation.DELETE, Resource.TOPIC, [topic.name for topic in request.topics])
-        waiting: list[tuple[Deleted, Partition, Synced]] = []
+        waiting: list[tuple[Deleted, Partition, Acknowledgement]] = []
         response = DeleteRecordsResponse(
             topics=[
                 DeleteRecordsResponse.DeleteRecordsTopicResult(
@@ -56,7 +56,7 @@ class DeleteRecordsApi:
         requested: DeleteRecordsRequest.DeleteRecordsPartition,
         timeout_ms: int,
         permitted: bool,
-        waiting: list[tuple[Deleted, Partition, Synced]],
+        waiting: list[tuple[Deleted, Partition, Acknowledgement]],
     ) -> Deleted:
         result = Deleted(partition_index=requested.partition_index, low_watermark=NOTHING_DELETED)
         try:
@@ -75,7 +75,7 @@ class DeleteRecordsApi:
 
     @staticmethod
     async def _replicated(
-        response: DeleteRecordsResponse, waiting: list[tuple[Deleted, Partition, Synced]]
+        response: DeleteRecordsResponse, waiting: list[tuple[Deleted, Partition, Acknowledgement]]
     ) -> DeleteRecordsResponse:
         for result, partition, deleted in waiting:
             error = await deleted

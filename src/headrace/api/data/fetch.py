@@ -15,11 +15,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from headrace.api.data.fetch_planning import EMPTY, Data, Urgency, reads_for
+from headrace.api.data.fetch_planning import EMPTY, Data, Urgency, Wake, reads_for
 from headrace.api.data.leader_hints import endpoints_of
 from headrace.api.permissions import on_topics
 from headrace.base.clock import Clock
 from headrace.base.errors import CorruptData, ErrorCode, KafkaError
+from headrace.base.promise import Awaited, Promise
+from headrace.base.turn_end import turn_end_of
 from headrace.broker.fetching.due_partitions import Key
 from headrace.broker.fetching.fetch_sessions import FetchPlan, FetchSessions, SessionPartition, replica_of
 from headrace.metadata.image import Image
@@ -58,13 +60,14 @@ class FetchApi:
         self.loop = loop
         self.clock = clock
         self.selects_by_rack = selects_by_rack
+        self.turn_end = turn_end_of(loop)
         self._sessions = sessions
         self._fetch_max_bytes = fetch_max_bytes
 
     def services(self) -> list[Service]:
         return [Service(ApiKey.FETCH, (4, 18), self.handle, on_topics(Operation.READ))]
 
-    def handle(self, context: RequestContext, request: FetchRequest) -> FetchResponse | asyncio.Future[FetchResponse]:
+    def handle(self, context: RequestContext, request: FetchRequest) -> FetchResponse | Awaited[FetchResponse]:
         try:
             plan = self._sessions.plan(request, context.api_version, self.loop.time(), self.clock.now_ms())
         except KafkaError as error:
@@ -81,7 +84,7 @@ class _Fetch:
     """One request in progress: `attempt`, then `respond`, or `park` until a later attempt succeeds."""
 
     __slots__ = (
-        "_api", "_bytes_max", "_context", "_future", "_hinted", "_image", "_is_responding", "_is_scheduled", "_loop", "_plan",
+        "_api", "_bytes_max", "_context", "_hinted", "_image", "_is_responding", "_is_scheduled", "_loop", "_parked", "_plan",
         "_ranges", "_reads", "_replica", "_replicas", "_request", "_results", "_timer",
     )  # fmt: skip
 
@@ -103,7 +106,7 @@ class _Fetch:
         self._hinted: set[int] = set()  # leaders that the response names
         self._results: dict[Key, Data] = {}
         self._ranges: list[tuple[Data, FileRange, TopicTraffic]] = []  # records to read for the response
-        self._future: asyncio.Future[FetchResponse] | None = None
+        self._parked: Promise[FetchResponse] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_scheduled = False  # whether another attempt is under way
         self._is_responding = False  # a parked request has what it waited for, but a thread may still read the records
@@ -142,8 +145,9 @@ class _Fetch:
         # Unknown partitions come last and do not end a consumer's wait: one of a deleted topic would fetch in a tight loop.
         if unknown and (self._replica >= 0 or not self._results):
             urgency = Urgency.NOW
-        for code in _UNKNOWN:
-            self._results |= {key: data for key, data in unknown.items() if data.error_code == code}
+        if unknown:
+            for code in _UNKNOWN:
+                self._results |= {key: data for key, data in unknown.items() if data.error_code == code}
         return Urgency.NOW if total >= self._request.min_bytes else urgency
 
     def _partition(self, key: Key) -> Partition:
@@ -251,32 +255,35 @@ class _Fetch:
 
     # --- park
 
-    def park(self, wait_s: float) -> asyncio.Future[FetchResponse]:
-        """Return a future of the response: after the next successful attempt, or in `wait_s` with what there is."""
-        self._future = self._loop.create_future()
-        self._future.add_done_callback(lambda _: self._end())
+    def park(self, wait_s: float) -> Promise[FetchResponse]:
+        """Return a promise of the response: after the next successful attempt, or in `wait_s` with what there is."""
+        self._parked = Promise()
+        self._parked.add_done_callback(lambda _: self._end())
         self._timer = self._loop.call_later(wait_s, self._time_out)
         self._watch()
-        return self._future
+        return self._parked
 
     def _watch(self) -> None:
-        self._reads.watch(self._plan, lambda key: self._replicas.get(self._topic_name(key), key[1]), self._wake)
+        self._reads.watch(self._plan, self._partition_to_watch, Wake(self._wake, self._shorten_wait))
+
+    def _partition_to_watch(self, key: Key) -> Partition:
+        return self._replicas.get(self._topic_name(key), key[1])
 
     def _wake(self) -> None:
-        """Schedule another attempt; called during an append, so it runs later, after the producer's response."""
-        if self._future is not None and not self._future.done() and not self._is_scheduled:
+        """Schedule another attempt; called during an append, so it runs later, for all appends of this turn."""
+        if self._parked is not None and not self._parked.done() and not self._is_scheduled:
             self._is_scheduled = True
-            self._loop.call_soon(self._attempt_again)
+            self._api.turn_end.call(self._attempt_again)
 
     def _attempt_again(self) -> None:
         self._is_scheduled = False
-        if self._future is None or self._future.done() or self._is_responding:
+        if self._parked is None or self._parked.done() or self._is_responding:
             return
         self._reads.unwatch()
         self._plan.refresh()
         urgency = self.attempt()
         if urgency is Urgency.NOW:
-            self._respond_to_parked(self._future)
+            self._respond_to_parked(self._parked)
             return
         self._watch()
         if urgency is Urgency.SOON:
@@ -284,33 +291,35 @@ class _Fetch:
 
     def _shorten_wait(self) -> None:
         """Respond soon, unless the wait is over before."""
-        assert self._timer is not None, "a parked request has a timer"
+        if self._timer is None or self._parked is None or self._parked.done() or self._is_responding:
+            return
         at = self._loop.time() + SOON_S
         if at < self._timer.when():
             self._timer.cancel()
             self._timer = self._loop.call_at(at, self._time_out)
 
     def _time_out(self) -> None:
-        if self._future is not None and not self._future.done():
+        if self._parked is not None and not self._parked.done():
             self._plan.refresh()
             self.attempt()
-            self._respond_to_parked(self._future)
+            self._respond_to_parked(self._parked)
 
-    def _respond_to_parked(self, future: asyncio.Future[FetchResponse]) -> None:
+    def _respond_to_parked(self, parked: Promise[FetchResponse]) -> None:
         """Respond once: another attempt while a thread reads would replace the results that are being read."""
         self._is_responding = True
         self._end()
         response = self.respond()
         if isinstance(response, FetchResponse):
-            future.set_result(response)
+            parked.set_result(response)
             return
 
         def copy(done: asyncio.Future[FetchResponse]) -> None:
-            if not future.done():
-                if done.exception() is not None:
-                    future.set_exception(done.exception() or RuntimeError())
+            if not parked.done():
+                error = done.exception()
+                if isinstance(error, Exception):
+                    parked.set_exception(error)
                 else:
-                    future.set_result(done.result())
+                    parked.set_result(done.result())
 
         response.add_done_callback(copy)
 

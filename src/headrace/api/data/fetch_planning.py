@@ -39,6 +39,13 @@ class PartitionRead(NamedTuple):
     urgency: Urgency
 
 
+class Wake(NamedTuple):
+    """Calls to a request that is parked."""
+
+    now: Callable[[], None]  # an attempt may find records
+    soon: Callable[[], None]  # there is news that can wait a moment
+
+
 class Reads(Protocol):
     """Plans the reads of one request, of a consumer or of a follower."""
 
@@ -50,14 +57,21 @@ class Reads(Protocol):
     ) -> PartitionRead:
         """Plan the read of a partition. Raise KafkaError if it cannot be read; OSError and CorruptData propagate."""
 
-    def watch(self, plan: FetchPlan, partition_of: Callable[[Key], Partition], wake: Callable[[], None]) -> None:
-        """Call `wake` as soon as another attempt may find more."""
+    def watch(self, plan: FetchPlan, partition_of: Callable[[Key], Partition], wake: Wake) -> None:
+        """Call back as soon as another attempt may find more."""
 
     def unwatch(self) -> None: ...
 
     @property
     def urgency(self) -> Urgency:
         """Return how long the response may wait whatever the partitions have."""
+
+
+def _nothing() -> None:
+    return
+
+
+NO_WAKE = Wake(_nothing, _nothing)
 
 
 class ConsumerReads:
@@ -71,7 +85,7 @@ class ConsumerReads:
         self._image = image
         self._selects_by_rack = selects_by_rack
         self._watched: list[Partition] = []
-        self._wake: Callable[[], None] = lambda: None
+        self._wake = NO_WAKE
 
     def check_permission(self, topic: str) -> None:
         if not self._context.may(Operation.READ, Resource.TOPIC, topic):
@@ -129,19 +143,19 @@ class ConsumerReads:
         ]
         return -max(candidates)[1] if candidates else None
 
-    def watch(self, plan: FetchPlan, partition_of: Callable[[Key], Partition], wake: Callable[[], None]) -> None:
+    def watch(self, plan: FetchPlan, partition_of: Callable[[Key], Partition], wake: Wake) -> None:
         self._wake = wake
         for key in plan.partitions:
             try:
                 partition = partition_of(key)
             except KafkaError:
                 continue
-            partition.watch(wake)
+            partition.watch(wake.now)
             self._watched.append(partition)
 
     def unwatch(self) -> None:
         for partition in self._watched:
-            partition.unwatch(self._wake)
+            partition.unwatch(self._wake.now)
         self._watched.clear()
 
     @property
@@ -163,7 +177,7 @@ class ReplicaReads:
         self._due = due
         self._recorded: set[Key] = set()
         self._watched: list[Partition] = []  # without a session
-        self._wake: Callable[[], None] = lambda: None
+        self._wake = NO_WAKE
 
     def check_permission(self, topic: str) -> None:
         if not self._context.may(Operation.CLUSTER_ACTION, Resource.CLUSTER):
@@ -186,7 +200,8 @@ class ReplicaReads:
             # Recorded once: when a parked fetch is answered, the follower is where it was when it sent the request.
             self._recorded.add(key)
             partition.record_fetch(progress, self._clock.now_ms())
-            plan = plan._replace(high_watermark=partition.high_watermark)
+            if plan.high_watermark != partition.high_watermark:
+                plan = plan._replace(high_watermark=partition.high_watermark)
         if plan.range is not None and partition.followers is not None:
             partition.followers.sent(self._replica, fetch.fetch_offset)
         data = _data(fetch, plan)
@@ -209,24 +224,24 @@ class ReplicaReads:
             and self._replica in partition.isr
         )
 
-    def watch(self, plan: FetchPlan, partition_of: Callable[[Key], Partition], wake: Callable[[], None]) -> None:
+    def watch(self, plan: FetchPlan, partition_of: Callable[[Key], Partition], wake: Wake) -> None:
         """Watch the partitions that are still due; the session watches the quiet ones."""
         self._wake = wake
         if self._due is not None:
-            self._due.on_news = wake
+            self._due.on_news, self._due.on_small_news = wake
         for key in plan.partitions if self._due is None else list(self._due):
             try:
                 partition = partition_of(key)
             except KafkaError:
                 continue
-            partition.watch_end(wake)
+            partition.watch_end(wake.now)
             self._watched.append(partition)
 
     def unwatch(self) -> None:
-        if self._due is not None and self._due.on_news == self._wake:
-            self._due.on_news = None
+        if self._due is not None and self._due.on_news == self._wake.now:
+            self._due.on_news = self._due.on_small_news = None
         for partition in self._watched:
-            partition.unwatch(self._wake)
+            partition.unwatch(self._wake.now)
         self._watched.clear()
 
     @property

@@ -19,6 +19,7 @@ from headrace.api.permissions import on_topics
 from headrace.base.clock import Clock
 from headrace.base.eager import Rest, begin
 from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.promise import Promise
 from headrace.coordinators.partitioning import INTERNAL_TOPICS
 from headrace.metadata.image import Image
 from headrace.protocol.apis import ApiKey
@@ -27,7 +28,7 @@ from headrace.records.batch import CODEC_MASK, TRANSACTIONAL, BatchHeader
 from headrace.records.compression import Codec
 from headrace.records.validate_batch import Checked, InvalidRecords, read_produced_header
 from headrace.replication.batch_checks import DECOMPRESSED_INLINE_MAX
-from headrace.replication.group_commit import Synced
+from headrace.replication.group_commit import Acknowledgement
 from headrace.replication.partition import Partition
 from headrace.replication.replicas import Replicas
 from headrace.replication.traffic import TopicTraffic
@@ -74,7 +75,7 @@ class _Unacknowledged(NamedTuple):
 
     topic: ProduceRequest.TopicProduceData
     partition_response: PartitionResponse
-    ack: Synced
+    ack: Acknowledgement
 
 
 class ProduceApi:
@@ -161,16 +162,16 @@ class ProduceApi:
 
     def _acknowledged(
         self, context: RequestContext, response: ProduceResponse, waiting: list[_Unacknowledged]
-    ) -> asyncio.Future[ProduceResponse]:
+    ) -> Promise[ProduceResponse]:
         """Return the response when all batches are on disk (`flush.messages`) and replicated (acks=all).
 
-        Later requests of the connection are not blocked by it. This runs for every request with acks=all: a task would cost a fifth
-        of the whole request. Other requests may wait for the same flush, so nothing here cancels it.
+        Later requests of the connection are not blocked by it. Other requests may wait for the same flush, so nothing here cancels
+        it.
         """
-        done: asyncio.Future[ProduceResponse] = self._loop.create_future()
+        done: Promise[ProduceResponse] = Promise()
         left = len(waiting)
 
-        def one_done(_: Synced) -> None:
+        def one_done(_: Acknowledgement) -> None:
             nonlocal left
             left -= 1
             if left or done.done():
@@ -182,7 +183,6 @@ class ProduceApi:
                 error = ack.result()
                 if error is not None:
                     self._refuse(context, topic, partition_response, error, None)
-                    partition_response.log_append_time_ms = partition_response.log_start_offset = -1
             done.set_result(self._with_endpoints(context, response))
 
         for one in waiting:
@@ -243,7 +243,7 @@ class ProduceApi:
         checked: Checked,
         now_ms: int,
         guard: Guard | None,
-    ) -> Synced | None:
+    ) -> Acknowledgement | None:
         """Append the batch and fill in its response; return what has to be awaited before it is sent, if anything."""
         if checked.converted is not None:
             records, header = checked.converted
@@ -354,9 +354,7 @@ class ProduceApi:
 
         `admitted` is the partition that was about to append; as in Kafka, its log start goes into the response.
         """
-        partition_response.error_code = error.code
-        partition_response.base_offset = -1
-        partition_response.error_message = error.message or None
+        set_error(partition_response, error)
         if admitted is not None:
             _count_refusal(admitted.traffic, error)
             if error.code not in _EXPECTED:
@@ -391,6 +389,12 @@ class ProduceApi:
                 for topic in request.topic_data
             ]
         )
+
+
+def set_error(partition_response: PartitionResponse, error: KafkaError) -> None:
+    partition_response.error_code = error.code
+    partition_response.base_offset = partition_response.log_append_time_ms = partition_response.log_start_offset = -1
+    partition_response.error_message = error.message or None
 
 
 def writable_partition(replicas: Replicas, topic: str, index: int, client_id: str | None) -> Partition:

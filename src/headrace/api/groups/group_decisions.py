@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from headrace.base.errors import KafkaError
+from headrace.base.promise import Promise
 from headrace.broker.shard_runner import Coordination
 from headrace.coordinators.group.request import CoordinatorRequest
 from headrace.coordinators.group.shard import GroupShard
@@ -26,22 +26,14 @@ def request_decision(
     request: CoordinatorRequest,
     refuse: Callable[[KafkaError], Response],
 ) -> Response | Awaitable[Response]:
-    """Return the response, or an awaitable if it is not decided yet.
+    """Return the response, or a promise of it if it is not decided and committed yet.
 
-    Nearly all are decided immediately, and a task for each would cost as much as deciding it.
+    A task for each request would cost as much as deciding it.
     """
     try:
-        future = groups.decide(group_id, request)
-        if future.done():
-            response: Response = future.result()
-            return response
+        promise: Promise[Response] = groups.decide(group_id, request)
+        if promise.done():
+            return promise.result()
     except KafkaError as error:
         return refuse(error)
-    return _later(future, refuse)
-
-
-async def _later(future: asyncio.Future[Response], refuse: Callable[[KafkaError], Response]) -> Response:
-    try:
-        return await future
-    except KafkaError as error:
-        return refuse(error)
+    return promise.catch(KafkaError, refuse)

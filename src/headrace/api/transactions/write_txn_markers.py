@@ -19,6 +19,7 @@ from headrace.coordinators.partitioning import GROUPS_TOPIC
 from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from headrace.records.control import TransactionMarker
+from headrace.replication.group_commit import Acknowledgement
 from headrace.replication.replicas import Replicas
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
@@ -95,7 +96,7 @@ class WriteTxnMarkersApi:
         ack = partition.acknowledged(info.last_offset, timeout_ms=MARKER_WAIT_MS)
         return None if ack is None else self._acknowledged(ack, name, codes)
 
-    async def _acknowledged(self, ack: asyncio.Future[KafkaError | None], name: TopicPartition, codes: Codes) -> None:
+    async def _acknowledged(self, ack: Acknowledgement, name: TopicPartition, codes: Codes) -> None:
         error = await asyncio.shield(ack)  # other requests may wait for the same flush
         if error is not None:
             self._refuse(name, error, codes)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from headrace.base.errors import ConfigError, KafkaError
 from headrace.base.ids import NodeId
+from headrace.base.promise import Promise
 from headrace.client.wire.connection import Disconnected, NoResponse
 from headrace.client.wire.node_link import Address, LinkOptions, NodeLink
 from headrace.metadata.image import Image
@@ -30,6 +31,13 @@ UNREACHABLE = (Disconnected, NoResponse, KafkaError)
 class BrokerChannel(Protocol):
     async def request(self, node_id: int, message: Any, *, lane: str = SHARED_LANE) -> Any:
         """Return the response. Raise one of UNREACHABLE if there is none: the request may have been carried out."""
+
+
+class ExchangeChannel(BrokerChannel, Protocol):
+    """A channel whose responses are handled in the call that receives them."""
+
+    def exchange(self, node_id: int, message: Any, *, lane: str) -> Promise[Any] | None:
+        """Send the request and return a promise for the response; None, with nothing sent, if that takes more than a call."""
 
 
 class BrokerLinks:
@@ -64,6 +72,12 @@ class BrokerLinks:
             version = APIS[message.facts.api_key].stable_version_max
             return await self._dispatcher().send(self._peer, message, version, self._client_id)
         return await self._link(node_id, lane).request(message)
+
+    def exchange(self, node_id: int, message: Any, *, lane: str) -> Promise[Any] | None:
+        link = self._links.get(
+            (node_id, lane)
+        )  # its address is current: `publish` closes it when the broker registers again
+        return None if link is None else link.exchange(message)
 
     def _link(self, node_id: int, lane: str) -> NodeLink:
         if self._closed:

@@ -10,26 +10,48 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 from headrace.replication.partition import Partition
 
 Key = tuple[str | bytes, int]  # topic name up to v12 or topic id from v13 on, and partition index
 
-
 EXPECT_MS = 1000  # how long a follower may take to get the metadata that its leader has
 
 
-class DuePartitions:
-    """The due partitions in the order in which to serve them. Each other partition of the session is watched."""
+class _Quiet(NamedTuple):
+    """A partition that is watched, and the log start that the follower was sent."""
 
-    __slots__ = ("_due", "_expected", "_expected_until_ms", "_quiet", "_requested_ms", "on_news", "replica")
+    partition: Partition
+    log_start: int
+    on_append: Callable[[], None]
+    on_moved: Callable[[], None]
+
+
+class DuePartitions:
+    """The due partitions in the order in which to serve them. Each other partition of the session is watched.
+
+    One of which only the high watermark has moved becomes due, too, but is still watched for records.
+    """
+
+    __slots__ = (
+        "_due",
+        "_expected",
+        "_expected_until_ms",
+        "_quiet",
+        "_requested_ms",
+        "on_news",
+        "on_small_news",
+        "replica",
+    )
 
     def __init__(self, replica: int, keys: Iterable[Key], now_ms: int) -> None:
         self.replica = replica
         self._due: dict[Key, None] = dict.fromkeys(keys)
-        self._quiet: dict[Key, tuple[Partition, Callable[[], None]]] = {}
+        self._quiet: dict[Key, _Quiet] = {}
         self._requested_ms = now_ms  # time of the last request
         self.on_news: Callable[[], None] | None = None  # wakes the request that is parked
+        self.on_small_news: Callable[[], None] | None = None  # lets it wait not much longer
         self._expected: set[Key] = set()  # partitions that the follower will name when it has their metadata
         self._expected_until_ms = 0
 
@@ -76,13 +98,15 @@ class DuePartitions:
         """Look at a partition again only when it changes."""
         if key in self._due:
             del self._due[key]
-            watcher = partial(self._changed, key)
-            self._quiet[key] = (partition, watcher)
-            partition.watch_end(watcher)
+            self._unwatch(key)
+            quiet = _Quiet(partition, partition.log.log_start, partial(self._changed, key), partial(self._moved, key))
+            self._quiet[key] = quiet
+            partition.watch_appends(quiet.on_append)
+            partition.watch(quiet.on_moved)
 
     def _changed(self, key: Key) -> None:
-        """React to an append, a new high watermark, another role or the end of a quiet partition."""
-        partition, _ = self._quiet[key]
+        """React to an append, another role or the end of a quiet partition."""
+        partition = self._quiet[key].partition
         self._unwatch(key)
         if partition.followers is not None:
             partition.followers.was_caught_up(self.replica, self._requested_ms)
@@ -90,11 +114,23 @@ class DuePartitions:
         if self.on_news is not None:
             self.on_news()
 
+    def _moved(self, key: Key) -> None:
+        """React to a new high watermark or log start: the first can wait for the next records, which follow soon under load."""
+        quiet = self._quiet.get(key)
+        if quiet is None:
+            return  # the same event was reported as another change
+        if quiet.partition.log.log_start != quiet.log_start:
+            self._changed(key)
+            return
+        self._due[key] = None
+        if self.on_small_news is not None:
+            self.on_small_news()
+
     def _unwatch(self, key: Key) -> None:
-        watched = self._quiet.pop(key, None)
-        if watched is not None:
-            partition, watcher = watched
-            partition.unwatch(watcher)
+        quiet = self._quiet.pop(key, None)
+        if quiet is not None:
+            quiet.partition.unwatch(quiet.on_append)
+            quiet.partition.unwatch(quiet.on_moved)
 
     def close(self) -> None:
         for key in list(self._quiet):

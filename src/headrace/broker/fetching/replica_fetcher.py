@@ -1,96 +1,51 @@
 """Fetches the partitions that this broker follows from one other broker, in one task with one incremental fetch session.
 
-An error of one partition delays only that partition. A log that diverges from its leader's is truncated, and the recovery point is
-on disk BEFORE the next append. With `flush.messages` a partition is fetched again only when its records are on disk. A batch that is
-corrupt is fetched once more; then its partition is reported as failed and fetched only now and then, because the leader's disk is
-probably damaged.
+An error of one partition delays only that partition. After a truncation the recovery point is on disk BEFORE the next append. With
+`flush.messages` a partition is fetched again only when its records are on disk. As long as responses bring nothing but a few
+records, they are appended and the next request is sent in the call that received the response: producers wait for that request.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from functools import partial
 
-from msgspec import Struct
-
-from headrace.base.clock import Clock
-from headrace.base.errors import CorruptData, ErrorCode, HeadraceError, KafkaError
-from headrace.base.ids import NodeId, Uuid
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.ids import Uuid
 from headrace.base.metrics import Counter, RecentRate
-from headrace.broker.channels.broker_channel import UNREACHABLE, BrokerChannel
+from headrace.base.promise import Promise
+from headrace.broker.channels.broker_channel import UNREACHABLE, ExchangeChannel
+from headrace.broker.fetching.followed import FetchOptions, Followed, FollowerIdentity
+from headrace.broker.fetching.leader_responses import LeaderResponses
 from headrace.client.consumer.fetching import known_code
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
-from headrace.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from headrace.replication.follower_session import FollowerSession, Key, Position, SessionRequest
-from headrace.replication.follower_state import METADATA_DELAY_MS, FollowerState, Reaction, reaction_to
 from headrace.replication.group_commit import Synced
-from headrace.replication.partition import EARLIEST, LATEST, Partition
-from headrace.storage.append import UnexpectedBatch
-from headrace.storage.leader_epochs import EpochEnd
+from headrace.replication.partition import Partition
 
 log = logging.getLogger(__name__)
 
+# What the task has to do: handle a response, send a request over a link that must be opened first, or wait until there is one to send.
+Left = asyncio.Future[FetchResponse | SessionRequest | None]
+
 SLICE_S = 0.004  # time for appends before other tasks get to run
+INLINE_BYTES_MAX = 1 << 20  # records in a response that is handled in the call that receives it: less than a slice
+PARTITION_COST_BYTES = 16 << 10  # bytes that can be appended in the time that an additional partition takes
 # How long a leader may hold back a fetch while this broker syncs a partition that is not part of it: producers wait for the next fetch.
 SYNCING_WAIT_MS = 10
 
 
-class FetchOptions(Struct, frozen=True):
-    """The options `replica.fetch.*`."""
-
-    wait_ms: int = 500
-    bytes_min: int = 1
-    partition_bytes_max: int = 1 << 20
-    response_bytes_max: int = 10 << 20
-    backoff_ms: int = 1000
-
-
-class FollowerIdentity(Struct, frozen=True):
-    """The broker that fetches, and its services for fetchers."""
-
-    node_id: NodeId
-    broker_epoch: Callable[[], int]
-    clock: Clock
-    # Makes the recovery points durable, which a truncation has moved back.
-    checkpoint: Callable[[], Awaitable[None]]
-    # Called with the id of a broker that does not answer any more.
-    on_lost: Callable[[int], None] = lambda node_id: None
-
-
-class Followed:
-    """One partition that is fetched, with the lag that the last response showed."""
-
-    __slots__ = ("lag", "partition", "state", "sync")
-
-    def __init__(self, partition: Partition, backoff_ms: int) -> None:
-        self.partition = partition
-        self.state = FollowerState(partition.leader_epoch, backoff_ms)
-        self.lag = 0  # offsets up to the leader's high watermark
-        self.sync: Synced | None = None  # what the next fetch waits for
-
-    @property
-    def is_current(self) -> bool:
-        """Return whether the partition still follows in the leader epoch for which it was added."""
-        return self.partition.is_follower and self.partition.leader_epoch == self.state.leader_epoch
-
-    def position(self) -> Position:
-        log = self.partition.log
-        return Position(
-            self.state.leader_epoch, log.log_end, log.epochs.latest, log.log_start, self.partition.high_watermark
-        )
-
-
 class ReplicaFetcher:
     def __init__(
-        self, source: int, number: int, identity: FollowerIdentity, channel: BrokerChannel, options: FetchOptions
+        self, source: int, number: int, identity: FollowerIdentity, channel: ExchangeChannel, options: FetchOptions
     ) -> None:
         self.source = source
         self._lane = f"fetcher-{number}"
         self._identity = identity
         self._channel = channel
         self._options = options
+        self._leader_responses = LeaderResponses(source, self._lane, identity, channel)
         self._session = FollowerSession()
         self._followed: dict[Key, Followed] = {}
         self._requested: dict[Key, Followed] = {}  # those that the session is about
@@ -199,9 +154,9 @@ class ReplicaFetcher:
             return
 
     async def _fetch(self, session_request: SessionRequest) -> None:
-        request = self._request(session_request, self._wait_ms())
+        """Fetch, and go on fetching as long as responses need nothing but a few appends."""
         try:
-            response: FetchResponse = await self._channel.request(self.source, request, lane=self._lane)
+            left = await self._exchange(session_request)
         except UNREACHABLE as error:
             self._session.failed()
             if self._is_reachable:  # logged once, not for each attempt
@@ -218,15 +173,61 @@ class ReplicaFetcher:
         if not self._is_reachable:
             self._is_reachable = True
             log.info("broker %d answers fetches again", self.source)
-        code = known_code(response.error_code)
+        if left is None:
+            return
+        code = known_code(left.error_code)
         if code is not ErrorCode.NONE:
             log.info("broker %d ended the fetch session: %s; opening a new one", self.source, code.name)
             self._session.failed()
             await asyncio.sleep(0)
             return
         self.responses.value += 1
-        self._session.succeeded(response.session_id)
-        await self._handle(response)
+        self._session.succeeded(left.session_id)
+        await self._handle(left)
+
+    async def _exchange(self, session_request: SessionRequest) -> FetchResponse | None:
+        """Return the first response that takes more than a call to handle; None if there is nothing to request now."""
+        left: Left = asyncio.get_running_loop().create_future()
+        left.add_done_callback(_observe)
+        self._send(session_request, left)
+        unsent = await left
+        if not isinstance(unsent, SessionRequest):
+            return unsent
+        response: FetchResponse = await self._channel.request(self.source, self._request(unsent), lane=self._lane)
+        return response
+
+    def _send(self, request: SessionRequest, left: Left) -> None:
+        """Send a request; leave it to the task if the link has to be opened first."""
+        promise = self._channel.exchange(self.source, self._request(request), lane=self._lane)
+        if promise is None:
+            left.set_result(request)
+        else:
+            promise.add_done_callback(partial(self._received, left))
+
+    def _received(self, left: Left, promise: Promise[FetchResponse]) -> None:
+        """Append the records of a response and send the next request, in the call that received the response.
+
+        The leader's producers wait for that request. What may take longer, or fails, is left to the task.
+        """
+        if left.done():
+            return  # the task was cancelled
+        try:
+            response = promise.result()
+            if not (self._is_reachable and _is_small(response)):
+                left.set_result(response)
+                return
+            self.responses.value += 1
+            self._session.succeeded(response.session_id)
+            for topic in response.responses:
+                for data in topic.partitions:
+                    self._handle_data(topic.topic_id, data, [])
+            request = self._next_request()
+            if request is None:
+                left.set_result(None)
+            else:
+                self._send(request, left)
+        except Exception as error:
+            left.set_exception(error)
 
     def _wait_ms(self) -> int:
         """Return how long the leader may wait for records: not longer than until another partition is due."""
@@ -236,7 +237,7 @@ class ReplicaFetcher:
         due_s = self._next_due_s()
         return wait_ms if due_s is None else min(wait_ms, max(int(due_s * 1000), 1))
 
-    def _request(self, session: SessionRequest, wait_ms: int) -> FetchRequest:
+    def _request(self, session: SessionRequest) -> FetchRequest:
         options = self._options
         topics: dict[Uuid, FetchRequest.FetchTopic] = {}
         for (topic_id, index), position in session.changed.items():
@@ -259,7 +260,7 @@ class ReplicaFetcher:
             replica_state=FetchRequest.ReplicaState(
                 replica_id=self._identity.node_id, replica_epoch=self._identity.broker_epoch()
             ),
-            max_wait_ms=wait_ms,
+            max_wait_ms=self._wait_ms(),
             min_bytes=options.bytes_min,
             max_bytes=options.response_bytes_max,
             session_id=session.session_id,
@@ -280,132 +281,48 @@ class ReplicaFetcher:
         outside: list[Followed] = []  # partitions whose fetch offset is outside the leader's log
         for topic in response.responses:
             for data in topic.partitions:
-                key = (topic.topic_id, data.partition_index)
-                self._touched[key] = None
-                one = self._requested.get(key)
-                # It may have been removed, or the leader may have changed, while the request was under way.
-                if one is None or self._followed.get(key) is not one or not one.is_current:
-                    continue
-                try:
-                    truncated = self._handle_partition(one, data, outside) or truncated
-                except KafkaError:  # the disk refuses, which the partition has logged
-                    one.state.delay(self._identity.clock.now_ms())
+                truncated = self._handle_data(topic.topic_id, data, outside) or truncated
                 if loop.time() > slice_end:
                     await asyncio.sleep(0)
                     slice_end = loop.time() + SLICE_S
         for one in outside:
-            truncated = await self._find_range(one) or truncated
+            truncated = await self._leader_responses.find_range(one, self._is_followed) or truncated
         if truncated:
             await self._identity.checkpoint()
 
-    def _handle_partition(self, one: Followed, data: FetchResponse.PartitionData, outside: list[Followed]) -> bool:
-        """Apply the leader's response, and return whether the log was truncated."""
-        partition, state, now_ms = one.partition, one.state, self._identity.clock.now_ms()
-        code = known_code(data.error_code)
-        if code is not ErrorCode.NONE:
-            self._react(one, code, outside, now_ms)
+    def _is_followed(self, one: Followed) -> bool:
+        return self._followed.get(_key(one.partition)) is one
+
+    def _handle_data(self, topic_id: Uuid, data: FetchResponse.PartitionData, outside: list[Followed]) -> bool:
+        """Apply one partition's part of a response if it is still followed, and return whether its log was truncated."""
+        key = (topic_id, data.partition_index)
+        self._touched[key] = None
+        one = self._requested.get(key)
+        # It may have been removed, or the leader may have changed, while the request was under way.
+        if one is None or not one.is_current or not self._is_followed(one):
             return False
-        if data.diverging_epoch.epoch >= 0 or data.diverging_epoch.end_offset >= 0:
-            return self._truncate(one, EpochEnd(data.diverging_epoch.epoch, max(data.diverging_epoch.end_offset, 0)))
-        records = data.records
-        if records is not None and len(records):
-            try:
-                assert isinstance(records, bytes | memoryview), "a decoded response has bytes"
-                partition.traffic.replication_bytes_in += partition.append_as_follower(records, now_ms)
-            except (CorruptData, UnexpectedBatch) as error:
-                self._corrupt(one, str(error), now_ms)
-                return False
-        state.succeeded()
-        one.lag = max(data.high_watermark - partition.log.log_end, 0)
-        partition.learn_offsets(data.high_watermark, data.log_start_offset, now_ms)
-        return False
-
-    def _truncate(self, one: Followed, leader: EpochEnd) -> bool:
-        partition, end = one.partition, one.partition.log.log_end
-        truncated = partition.truncate_after_divergence(leader, self._identity.clock.now_ms())
-        if truncated:
-            log.info(
-                "%s diverged from its leader %d in epoch %d and was truncated from offset %d to %d",
-                partition.name,
-                self.source,
-                leader.epoch,
-                end,
-                partition.log.log_end,
-            )
-        return truncated
-
-    def _react(self, one: Followed, code: ErrorCode, outside: list[Followed], now_ms: int) -> None:
-        match reaction_to(code):
-            case Reaction.FIND_RANGE:
-                outside.append(one)
-            case Reaction.AWAIT_METADATA:
-                one.state.await_metadata()
-            case Reaction.COUNT_CORRUPTION:
-                self._corrupt(one, "its leader cannot read it", now_ms)
-            case Reaction.RETRY_SOON:
-                one.state.delay(now_ms, METADATA_DELAY_MS)
-            case Reaction.DELAY:
-                one.state.delay(now_ms)
-
-    def _corrupt(self, one: Followed, why: str, now_ms: int) -> None:
-        if one.state.corrupt(now_ms):
-            log.error(
-                "%s cannot be replicated from offset %d on: %s; check the disk of its leader, broker %d",
-                one.partition.name,
-                one.partition.log.log_end,
-                why,
-                self.source,
-            )
-
-    # --- a fetch offset outside the leader's log
-
-    async def _find_range(self, one: Followed) -> bool:
-        """Continue within the leader's log, and return whether this one was truncated."""
-        partition = one.partition
         try:
-            end = await self._list_offset(one, LATEST)
-            start = await self._list_offset(one, EARLIEST)
-            if not one.is_current or self._followed.get(_key(partition)) is not one:
-                return False
-            was = partition.log.log_end
-            truncated = partition.restart_in_range(start, end, self._identity.clock.now_ms())
-        except HeadraceError as error:
-            log.info("the offsets of %s on broker %d are not known: %s", partition.name, self.source, error)
+            return self._leader_responses.apply(one, data, outside)
+        except KafkaError:  # the disk refuses, which the partition has logged
             one.state.delay(self._identity.clock.now_ms())
             return False
-        log.warning(
-            "%s ends at %d, outside its leader's offsets %d to %d; continuing at %d",
-            partition.name,
-            was,
-            start,
-            end,
-            partition.log.log_end,
-        )
-        return truncated
 
-    async def _list_offset(self, one: Followed, timestamp: int) -> int:
-        topic, index = one.partition.name
-        request = ListOffsetsRequest(
-            replica_id=self._identity.node_id,
-            topics=[
-                ListOffsetsRequest.ListOffsetsTopic(
-                    name=topic,
-                    partitions=[
-                        ListOffsetsRequest.ListOffsetsPartition(
-                            partition_index=index, current_leader_epoch=one.state.leader_epoch, timestamp=timestamp
-                        )
-                    ],
-                )
-            ],
-        )
-        response: ListOffsetsResponse = await self._channel.request(self.source, request, lane=self._lane)
-        for result in response.topics:
-            for found in result.partitions:
-                code = known_code(found.error_code)
-                if code is not ErrorCode.NONE or found.offset < 0:
-                    raise KafkaError(code, f"offset {found.offset}")
-                return found.offset
-        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the response is empty")
+
+def _observe(left: Left) -> None:
+    """Read the result, so that the failure of a fetch is not reported as never retrieved when the fetcher is stopped then."""
+    if not left.cancelled():
+        left.exception()
+
+
+def _is_small(response: FetchResponse) -> bool:
+    """Return whether the response has no errors and so few records that other tasks need not run in between."""
+    size = 0
+    for topic in response.responses:
+        for data in topic.partitions:
+            if data.error_code or data.diverging_epoch.epoch >= 0 or data.diverging_epoch.end_offset >= 0:
+                return False
+            size += len(data.records or b"") + PARTITION_COST_BYTES
+    return not response.error_code and size <= INLINE_BYTES_MAX
 
 
 def _key(partition: Partition) -> Key:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from headrace.base.ids import TopicPartition
 from headrace.base.metrics import Metrics
-from headrace.broker.channels.broker_channel import BrokerChannel
-from headrace.broker.fetching.replica_fetcher import FetchOptions, Followed, FollowerIdentity, ReplicaFetcher
+from headrace.broker.channels.broker_channel import ExchangeChannel
+from headrace.broker.fetching.followed import FetchOptions, Followed, FollowerIdentity
+from headrace.broker.fetching.replica_fetcher import ReplicaFetcher
 from headrace.coordinators.partitioning import java_hash
 from headrace.observe.text_format import family, labels
 from headrace.replication.partition import Partition
@@ -21,7 +22,7 @@ class ReplicaFetchers:
     def __init__(
         self,
         identity: FollowerIdentity,
-        channel: BrokerChannel,
+        channel: ExchangeChannel,
         options: FetchOptions,
         fetchers_per_broker: int,
         loop: asyncio.AbstractEventLoop,

@@ -8,6 +8,7 @@ from collections import deque
 from typing import Any
 
 from headrace.base.errors import ErrorCode, HeadraceError
+from headrace.base.promise import Promise
 from headrace.base.system_errors import system_error_text
 from headrace.client.wire.authentication import log_in
 from headrace.client.wire.frames import UnexpectedResponse, decode_response, encode_request
@@ -41,7 +42,11 @@ class Connection(asyncio.BufferedProtocol):
         self._client_id = client_id
         self._transport: asyncio.Transport | None = None
         self._receiver = FrameReceiver()
-        self._waiting: deque[tuple[int, int, int, asyncio.Future[Any]]] = deque()
+        self._waiting: deque[tuple[int, int, int, asyncio.Future[Any] | Promise[Any]]] = deque()
+        self._deadlines: deque[tuple[float, Promise[Any]]] = (
+            deque()
+        )  # of promised responses, in the order of the requests
+        self._deadline_timer: asyncio.TimerHandle | None = None
         self._next_correlation = 0
         self._versions: dict[int, tuple[int, int]] = {}
         self.features: dict[str, int] = {}
@@ -125,6 +130,36 @@ class Connection(asyncio.BufferedProtocol):
 
     def send(self, message: Any, version: int) -> asyncio.Future[Any]:
         """Write the request now and return a future for the response."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._send(message, version, future)
+        return future
+
+    def exchange(self, message: Any, timeout_s: float) -> Promise[Any]:
+        """Write the request now and return a promise for the response, which fails as `request` does.
+
+        One timer serves all requests, so all must have the same timeout.
+        """
+        promise: Promise[Any] = Promise()
+        self._send(message, self.version_for(type(message)), promise)
+        deadlines, loop = self._deadlines, asyncio.get_running_loop()
+        while deadlines and deadlines[0][1].done():
+            deadlines.popleft()
+        deadlines.append((loop.time() + timeout_s, promise))
+        if self._deadline_timer is None:
+            self._deadline_timer = loop.call_later(timeout_s, self._fail_overdue)
+        return promise
+
+    def _fail_overdue(self) -> None:
+        loop, deadlines = asyncio.get_running_loop(), self._deadlines
+        self._deadline_timer = None
+        while deadlines and (deadlines[0][1].done() or deadlines[0][0] <= loop.time()):
+            _, promise = deadlines.popleft()
+            if not promise.done():
+                promise.set_exception(NoResponse("REQUEST_TIMED_OUT: no response in time"))
+        if deadlines:
+            self._deadline_timer = loop.call_at(deadlines[0][0], self._fail_overdue)
+
+    def _send(self, message: Any, version: int, response: asyncio.Future[Any] | Promise[Any]) -> None:
         if self._transport is None:
             raise self._lost or Disconnected("the connection is closed")
         if len(self._waiting) >= IN_FLIGHT_MAX:
@@ -132,9 +167,7 @@ class Connection(asyncio.BufferedProtocol):
         self._next_correlation = (self._next_correlation + 1) & 0x7FFFFFFF
         correlation_id = self._next_correlation
         self.send_without_response(message, version)
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append((correlation_id, message.facts.api_key, version, future))
-        return future
+        self._waiting.append((correlation_id, message.facts.api_key, version, response))
 
     def send_without_response(self, message: Any, version: int) -> None:
         """Write a request that gets no response: Produce with acks=0."""
@@ -208,10 +241,10 @@ class Connection(asyncio.BufferedProtocol):
     def _receive(self, frame: memoryview) -> None:
         if not self._waiting:
             raise UnexpectedResponse("a response arrived without a request")
-        correlation_id, key, version, future = self._waiting.popleft()
+        correlation_id, key, version, awaited = self._waiting.popleft()
         response = decode_response(key, version, correlation_id, frame)
-        if not future.done():
-            future.set_result(response)
+        if not awaited.done():
+            awaited.set_result(response)
         if self._retired:
             self.retire()
 
@@ -222,10 +255,14 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         self._lost = self._lost or error
         self._writable.set()
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+            self._deadline_timer = None
+        self._deadlines.clear()
         waiting, self._waiting = self._waiting, deque()
-        for _, _, _, future in waiting:
-            if not future.done():
-                future.set_exception(error)
+        for _, _, _, response in waiting:
+            if not response.done():
+                response.set_exception(error)
 
 
 def _reason(error: Exception) -> str:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
+from headrace.base.promise import Promise
 from headrace.client.retry import Backoff
 from headrace.client.wire.connection import Connection, NotConnected
 from headrace.client.wire.security import ClientSecurity
@@ -61,6 +62,15 @@ class NodeLink:
             return await self._send(self._connection, message, version, timeout_s)
         # In a task of its own: a caller that was started with `base.eager` may have none, but the attempt to connect needs one.
         return await asyncio.get_running_loop().create_task(self._request(message, version, timeout_s))
+
+    def exchange(self, message: Any) -> Promise[Any] | None:
+        """Send the request if the link is connected, and return a promise for the response; see `Connection.exchange`.
+
+        Return None, with nothing sent, if the link has to be opened first, which `request` does.
+        """
+        if self._connection is None or not self._connection.is_open:
+            return None
+        return self._connection.exchange(message, self._options.request_timeout_s)
 
     async def _request(self, message: Any, version: int | None, timeout_s: float | None) -> Any:
         return await self._send(await self._connected(), message, version, timeout_s)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from headrace.broker.channels.broker_channel import BrokerLinks
 from headrace.broker.channels.controller_channel import ControllerChannel
-from headrace.broker.fetching.replica_fetcher import FetchOptions, FollowerIdentity
+from headrace.broker.fetching.followed import FetchOptions, FollowerIdentity
 from headrace.broker.fetching.replica_fetchers import ReplicaFetchers
 from headrace.broker.membership.alter_partitions import AlterPartitions
 from headrace.metadata.image import Image
