@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import NamedTuple, TypeVar
 
 from headrace.base.ids import TopicPartition, Uuid
-from headrace.controller.context import ControllerContext
 from headrace.metadata.state import Cells
+from headrace.node.controller_role import ControllerRole
 from headrace.node.node import Node
 from headrace.records.batch import iterate_batches
 from headrace.replication.partition import Partition
@@ -41,6 +41,7 @@ class ReplicaInvariants:
         self._leaders: dict[Term, str] = {}  # host by term
         self._high_watermarks: dict[tuple[str, int, Term], int] = {}  # by host, boot and term
         self._committed: dict[PartitionKey, Committed] = {}
+        self._metadata_end = 0  # end of the metadata that any controller has applied
 
     def check(self) -> None:
         nodes = {}
@@ -75,10 +76,14 @@ class ReplicaInvariants:
         """Check that every in-sync or eligible replica has all committed records.
 
         A broker that has restarted since its registration is left out: its new registration removes it if it may lack records.
+        Nothing is checked while all controllers that know the newest metadata are down: the others can elect nobody.
         """
-        context = _newest_context(nodes)
-        if context is None:
+        controllers = [node.controller for node in nodes.values() if node.controller is not None]
+        newest = max(controllers, key=_applied_end, default=None)
+        if newest is None or _applied_end(newest) < self._metadata_end:
             return
+        self._metadata_end = _applied_end(newest)
+        context = newest._machine.context
         epochs = {broker_id: broker.epoch for broker_id, broker in _committed_items(context.state.brokers)}
         replicas = {
             broker_id: _replicas(node)
@@ -111,11 +116,8 @@ class ReplicaInvariants:
                     contents[key] = (machine.host, found)
 
 
-def _newest_context(nodes: dict[int, Node]) -> ControllerContext | None:
-    """Return the controller context with the newest committed state."""
-    controllers = [node.controller for node in nodes.values() if node.controller is not None]
-    newest = max(controllers, key=lambda controller: controller._standby.applied_end, default=None)
-    return None if newest is None else newest._machine.context
+def _applied_end(controller: ControllerRole) -> int:
+    return controller._standby.applied_end
 
 
 def _committed_items(cells: Cells[K, V]) -> Iterator[tuple[K, V]]:
