@@ -68,6 +68,18 @@ def test_a_follower_that_asks_again_for_records_that_it_was_sent_may_have_found_
     assert not state.get(2).may_have_found_damage
 
 
+def test_a_follower_that_asks_again_after_a_restart_has_found_no_damage() -> None:
+    state = make_state()
+    state.fetched(2, 7, 0, 5, 10, 1)
+    state.sent(2, 7)
+    state.fetched(2, 7, 0, 6, 10, 2)  # in the next epoch of the broker
+    follower = state.get(2)
+    assert follower is not None and not follower.may_have_found_damage
+    state.sent(2, 7)
+    state.fetched(2, 7, 0, 6, 10, 3)
+    assert follower.may_have_found_damage
+
+
 def test_a_reassignment_keeps_the_progress_of_the_followers_that_stay() -> None:
     state = make_state()
     state.fetched(2, 8, 0, 7, 10, 1)

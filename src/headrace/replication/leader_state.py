@@ -72,7 +72,9 @@ class LeaderState:
             follower.caught_up_ms = max(follower.caught_up_ms, now_ms)
         elif log_end >= follower.leader_end_at_fetch > UNKNOWN_OFFSET:
             follower.caught_up_ms = max(follower.caught_up_ms, follower.fetched_ms)
-        follower.refetches = follower.refetches + 1 if log_end == follower.sent_offset else 0
+        # A broker that has restarted asks again for what it was sent just before, without having seen it.
+        asks_again = log_end == follower.sent_offset and broker_epoch == follower.broker_epoch
+        follower.refetches = follower.refetches + 1 if asks_again else 0
         follower.sent_offset = UNKNOWN_OFFSET
         follower.log_end = log_end
         follower.log_start = log_start

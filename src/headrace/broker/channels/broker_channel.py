@@ -74,9 +74,8 @@ class BrokerLinks:
         return await self._link(node_id, lane).request(message)
 
     def exchange(self, node_id: int, message: Any, *, lane: str) -> Promise[Any] | None:
-        link = self._links.get(
-            (node_id, lane)
-        )  # its address is current: `publish` closes it when the broker registers again
+        # The link has the broker's current address: `publish` closes it when the broker registers again.
+        link = self._links.get((node_id, lane))
         return None if link is None else link.exchange(message)
 
     def _link(self, node_id: int, lane: str) -> NodeLink:
