@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import sys
 import sysconfig
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,10 +53,11 @@ class Resources(NamedTuple):
 
     def names(self) -> list[str]:
         """Return one line for each of the first few resources."""
+        ports = {f"socket:[{inode}]": f" from port {own} to {other}" for inode, (own, other) in _tcp_sockets()}
         found = [
             *(f"thread {thread.name}" for thread in self.threads),
             *(f"process {child}: {_command(child)}" for child in sorted(self.children)),
-            *(f"descriptor {number}: {target}" for number, target in sorted(self.descriptors)),
+            *(f"descriptor {number}: {target}{ports.get(target, '')}" for number, target in sorted(self.descriptors)),
         ]
         return found[:NAMES_MAX] + ([f"and {len(found) - NAMES_MAX} more"] if len(found) > NAMES_MAX else [])
 
@@ -116,6 +119,31 @@ class OpenDisks:
     def close(self) -> None:
         while self.made:
             self.made.pop().close()
+
+
+def sockets_of_spark() -> set[str]:
+    """Return the targets of the sockets between this process and Spark's JVM.
+
+    py4j keeps one for each thread that uses the JVM, and one on which it reports collected objects: it may open that one seconds
+    after the last test with Spark.
+    """
+    context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    gateway = getattr(context, "_gateway", None)
+    if gateway is None:
+        return set()
+    callbacks = gateway.get_callback_server()
+    ports = {gateway.gateway_parameters.port} | ({callbacks.get_listening_port()} if callbacks is not None else set())
+    return {f"socket:[{inode}]" for inode, ends in _tcp_sockets() if not ports.isdisjoint(ends)}
+
+
+def _tcp_sockets() -> Iterator[tuple[int, tuple[int, int]]]:
+    """Yield the inode and the two ports of each TCP socket of this machine."""
+    for table in ("tcp", "tcp6"):
+        with suppress(FileNotFoundError):  # there may be no IPv6
+            for line in Path("/proc/self/net", table).read_text().splitlines()[1:]:
+                fields = line.split()
+                own, other = (int(address.rpartition(":")[2], 16) for address in fields[1:3])
+                yield int(fields[9]), (own, other)
 
 
 def _is_of_spark(thread: threading.Thread) -> bool:
@@ -197,9 +225,14 @@ class LeakCheck:
             return NOTHING
         pool = self._shared_pool_threads()
         sockets = "socket:" if self._uses_spark else "none"
+        spark = sockets_of_spark()
         return Resources(
             frozenset(one for one in left.threads if one not in pool and not _is_of_spark(one)),
-            frozenset(one for one in left.descriptors if not one[1].startswith((_NODE_DATA, _LIBRARIES, sockets))),
+            frozenset(
+                one
+                for one in left.descriptors
+                if one[1] not in spark and not one[1].startswith((_NODE_DATA, _LIBRARIES, sockets))
+            ),
             left.children,
         )
 
