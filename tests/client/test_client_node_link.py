@@ -114,7 +114,7 @@ def test_an_exchange_fails_when_the_response_does_not_come_in_time_or_the_link_i
             await asyncio.sleep(0.1)
             second = link.exchange(MetadataRequest(topics=[]))
             assert first is not None and second is not None
-            with pytest.raises(NoResponse):
+            with pytest.raises(NoResponse, match=r"within 0\.2 s"):
                 await first
             assert not second.done()  # it was sent later
             with pytest.raises(NoResponse):

@@ -314,7 +314,7 @@ class Coordination(Generic[MachineType]):
     ) -> Promise[None]:
         """Write a marker to a partition of the topic and apply it to its state machine.
 
-        The promise is kept when the marker is committed, or fails with the KafkaError that a partition's leader would return.
+        The promise is done when the marker is committed, or fails with the KafkaError that a partition's leader would return.
         """
         assert self._end is not None, f"nothing of {self.topic} belongs to transactions"
         record = MarkerRecord(producer_id, producer_epoch, marker.coordinator_epoch, marker.commit, transaction_version)

@@ -286,7 +286,7 @@ class LocalReplica:
         return self.followers.low_watermark(self.log.log_start, self.port.live_brokers())
 
     def deleted(self, offset: int, timeout_ms: int) -> Acknowledgement | None:
-        """Return None if no live replica has records below `offset`, or a future to wait for, as `acknowledged` does."""
+        """Return None if no live replica has records below `offset`, or what to wait for, as `acknowledged` does."""
         if self.low_watermark() >= offset:
             return None
         return self._wait_for(self._starts, offset, timeout_ms, lambda: None)

@@ -31,7 +31,7 @@ class _Quiet(NamedTuple):
 class DuePartitions:
     """The due partitions in the order in which to serve them. Each other partition of the session is watched.
 
-    One of which only the high watermark has moved becomes due, too, but is still watched for records.
+    If only the high watermark of a partition has moved, the partition is due, and still watched for records.
     """
 
     __slots__ = (
@@ -51,7 +51,7 @@ class DuePartitions:
         self._quiet: dict[Key, _Quiet] = {}
         self._requested_ms = now_ms  # time of the last request
         self.on_news: Callable[[], None] | None = None  # wakes the request that is parked
-        self.on_small_news: Callable[[], None] | None = None  # lets it wait not much longer
+        self.on_small_news: Callable[[], None] | None = None  # shortens its wait
         self._expected: set[Key] = set()  # partitions that the follower will name when it has their metadata
         self._expected_until_ms = 0
 

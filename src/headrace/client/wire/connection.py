@@ -43,9 +43,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._receiver = FrameReceiver()
         self._waiting: deque[tuple[int, int, int, asyncio.Future[Any] | Promise[Any]]] = deque()
-        self._deadlines: deque[tuple[float, Promise[Any]]] = (
-            deque()
-        )  # of promised responses, in the order of the requests
+        # Times at which promised responses are overdue, in the order of the requests.
+        self._deadlines: deque[tuple[float, Promise[Any]]] = deque()
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._next_correlation = 0
         self._versions: dict[int, tuple[int, int]] = {}
@@ -146,18 +145,18 @@ class Connection(asyncio.BufferedProtocol):
             deadlines.popleft()
         deadlines.append((loop.time() + timeout_s, promise))
         if self._deadline_timer is None:
-            self._deadline_timer = loop.call_later(timeout_s, self._fail_overdue)
+            self._deadline_timer = loop.call_later(timeout_s, self._fail_overdue, timeout_s)
         return promise
 
-    def _fail_overdue(self) -> None:
+    def _fail_overdue(self, timeout_s: float) -> None:
         loop, deadlines = asyncio.get_running_loop(), self._deadlines
         self._deadline_timer = None
         while deadlines and (deadlines[0][1].done() or deadlines[0][0] <= loop.time()):
             _, promise = deadlines.popleft()
             if not promise.done():
-                promise.set_exception(NoResponse("REQUEST_TIMED_OUT: no response in time"))
+                promise.set_exception(NoResponse(f"REQUEST_TIMED_OUT: no response within {timeout_s:g} s"))
         if deadlines:
-            self._deadline_timer = loop.call_at(deadlines[0][0], self._fail_overdue)
+            self._deadline_timer = loop.call_at(deadlines[0][0], self._fail_overdue, timeout_s)
 
     def _send(self, message: Any, version: int, response: asyncio.Future[Any] | Promise[Any]) -> None:
         if self._transport is None:
