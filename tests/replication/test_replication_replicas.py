@@ -26,6 +26,7 @@ from headrace.replication.partition import Partition
 from headrace.replication.replicas import Replicas
 from headrace.storage.checkpoints import LOG_START_CHECKPOINT, MetaProperties
 from headrace.storage.log_dirs import LogDir, open_usable_log_dirs
+from headrace.storage.partition_metadata import PARTITION_METADATA
 
 PATHS = ["/a", "/b", "/c"]
 IDS = {path: Uuid(path.encode().ljust(16)) for path in PATHS}
@@ -471,3 +472,57 @@ def test_a_listener_that_fails_on_a_leader_change_does_not_stop_other_partitions
         assert [record.getMessage().split(":")[0] for record in caplog.records if record.exc_info] == ["t-0", "t-1"]
 
     run(harness, main)
+
+
+@pytest.mark.parametrize("torn_bytes", [0, 7, None])
+def test_records_whose_topic_id_a_crash_has_lost_are_not_given_to_a_new_topic_of_that_name(
+    torn_bytes: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    files, old = make_disk(), topic("t", 2)
+    first = ReplicasHarness(files)
+
+    async def write() -> None:
+        await first.start()
+        first.publish(old)
+        await first.replicas.settle()
+        append(first.replicas.get("t", 0), 5)
+
+    run(first, write)
+    [where] = [path for path in PATHS if files.exists(f"{path}/t-0")]
+    for path in PATHS:
+        for index in range(2):
+            name = f"{path}/t-{index}/{PARTITION_METADATA}"
+            if not files.exists(name):
+                continue
+            if torn_bytes is None:
+                files.remove(name)
+            else:
+                files.open(name).truncate(torn_bytes)
+    second = ReplicasHarness(files)
+    new = recreated(old)
+
+    async def start() -> None:
+        await second.start(new)
+        for index in range(2):
+            partition = second.replicas.get("t", index)
+            assert (partition.log.log_end, partition.high_watermark, partition.log.topic_id) == (0, 0, new.id)
+        [stray] = [f"{path}/{name}" for path in PATHS for name in files.list_dir(path) if name.endswith("-stray")]
+        assert stray.startswith(f"{where}/t-0.")
+        assert files.open(f"{stray}/{0:020d}.log").size() > 0
+        assert f"{where}/t-0 has records, but the crash has left no id of their topic" in caplog.text
+
+    run(second, start)
+
+
+def test_a_log_without_a_topic_id_keeps_its_records_after_a_clean_stop() -> None:
+    files = make_disk()
+    places = write_three_partitions(files)
+    for index, path in places.items():
+        files.remove(f"{path}/t-{index}/{PARTITION_METADATA}")
+    harness = ReplicasHarness(files)
+
+    async def start() -> None:
+        await harness.start(topic("t", 3))
+        assert [harness.replicas.get("t", index).log.log_end for index in range(3)] == [4, 4, 4]
+
+    run(harness, start)

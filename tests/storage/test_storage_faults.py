@@ -359,7 +359,7 @@ def test_a_directory_with_another_topic_id_is_refused(tmp_path: Path) -> None:
     (Path(log.directory) / "partition.metadata").write_text("nonsense")
     with pytest.raises(CorruptCheckpoint, match=r"partition\.metadata, line 1"):
         open_log(tmp_path, topic_id=mine, clean=True)
-    # After a crash it may have been torn before its first sync: then the directory name alone identifies the topic.
+    # After a crash it may have been torn before its first sync. Whether the directory may have records then is for the caller to say.
     log, _ = open_log(tmp_path, topic_id=mine)
     assert log.topic_id == mine
 

@@ -29,6 +29,7 @@ from headrace.storage.log import Log
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_dirs import LogDir
 from headrace.storage.names import DELETE_DIR_SUFFIX, STRAY_DIR_SUFFIX, marked_dir_name
+from headrace.storage.partition_metadata import RecordsWithoutOwner, require_owner
 from headrace.storage.recovery import RecoveryReport
 
 log = logging.getLogger(__name__)
@@ -162,6 +163,11 @@ class LocalLogs:
         for (name, log_dir), result in zip(chosen, results, strict=True):
             if not isinstance(result, Exception):
                 opened.append(self._take(name, log_dir, *result))
+            elif isinstance(result, RecordsWithoutOwner) and name in self._found:
+                log.warning("%s; renaming it, and beginning with an empty log", result.message)
+                self._rename_as_stray(name, self._found.pop(name))
+                self.directories.count_partition(log_dir, -1)
+                again.append(name)
             elif (
                 isinstance(result, KafkaError)
                 and result.code is ErrorCode.INCONSISTENT_TOPIC_ID
@@ -219,6 +225,7 @@ class LocalLogs:
             log_dir.partition_path(name),
             name,
             config,
+            must_have_owner=found and not log_dir.was_clean,
             topic_id=topic_id,
             # Checkpoints apply to logs found at startup, not to a topic that has reused the name since.
             recovery_point=self.stored.get(RECOVERY_POINT_CHECKPOINT, name) if found else 0,
@@ -315,7 +322,11 @@ class LocalLogs:
         future.add_done_callback(done)
 
 
-def _open(files: Files, directory: str, name: TopicPartition, config: LogConfig, **options: Any) -> OpenedLog:
+def _open(
+    files: Files, directory: str, name: TopicPartition, config: LogConfig, *, must_have_owner: bool, **options: Any
+) -> OpenedLog:
+    if must_have_owner:
+        require_owner(files, directory)
     opened, report = Log.open(files, directory, name, config, **options)
     if config.flush_messages < LONG_MAX and opened.log_end > opened.recovery_point:
         # Records of a killed run may be in the page cache only, and it is unknown which of them were acknowledged: none may be

@@ -6,9 +6,46 @@ from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import ZERO_UUID, Uuid, uuid_from_text, uuid_text
 from headrace.storage.checkpoints import PROPERTIES_BYTES_MAX, CorruptCheckpoint, read_text
 from headrace.storage.files import Files
+from headrace.storage.names import LOG_SUFFIX
 from headrace.storage.sync import write_unsynced
 
 PARTITION_METADATA = "partition.metadata"
+
+
+class RecordsWithoutOwner(KafkaError):
+    """A directory has records, but a crash has lost the id of the topic that they belong to."""
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(
+            ErrorCode.INCONSISTENT_TOPIC_ID,
+            f"{directory} has records, but the crash has left no id of their topic in {PARTITION_METADATA}",
+        )
+
+
+def require_owner(files: Files, directory: str) -> None:
+    """Raise RecordsWithoutOwner if a directory has records but does not name their topic.
+
+    Records and name are synced together, so none of these records was ever promised to survive a power failure. They may be those
+    of a deleted topic of the same name: epochs and offsets of both begin at 0, so replication would not notice.
+    """
+    try:
+        owner = read_partition_metadata(files, f"{directory}/{PARTITION_METADATA}")
+    except CorruptCheckpoint:
+        owner = None
+    if owner is None and _has_records(files, directory):
+        raise RecordsWithoutOwner(directory)
+
+
+def _has_records(files: Files, directory: str) -> bool:
+    return any(_size(files, f"{directory}/{name}") for name in files.list_dir(directory) if name.endswith(LOG_SUFFIX))
+
+
+def _size(files: Files, path: str) -> int:
+    file = files.open(path)
+    try:
+        return file.size()
+    finally:
+        file.close()
 
 
 def claim_directory(
@@ -25,7 +62,7 @@ def claim_directory(
     except CorruptCheckpoint:
         if clean:
             raise
-        stored = None  # torn before it was ever synced: treated as missing
+        stored = None  # torn before it was ever synced: treated as missing (see require_owner)
     if stored is None:
         if topic_id == ZERO_UUID:
             return ZERO_UUID, None
