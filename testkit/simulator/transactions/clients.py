@@ -117,7 +117,8 @@ class TransactionalClient(Client):
         except LOST:
             return []
         except KafkaError as error:
-            if error.code not in RETRIABLE:
+            # FindCoordinator may name a broker that metadata, requested afterwards, no longer lists.
+            if error.code not in RETRIABLE and error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
                 self.unexpected(f"{type(requests[0]).__name__}, connecting", error.code)
             return []
         partition_responses: list[Any] = []
