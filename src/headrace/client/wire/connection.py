@@ -140,10 +140,8 @@ class Connection(asyncio.BufferedProtocol):
         """
         promise: Promise[Any] = Promise()
         self._send(message, self.version_for(type(message)), promise)
-        deadlines, loop = self._deadlines, asyncio.get_running_loop()
-        while deadlines and deadlines[0][1].done():
-            deadlines.popleft()
-        deadlines.append((loop.time() + timeout_s, promise))
+        loop = asyncio.get_running_loop()
+        self._deadlines.append((loop.time() + timeout_s, promise))
         if self._deadline_timer is None:
             self._deadline_timer = loop.call_later(timeout_s, self._fail_overdue, timeout_s)
         return promise
@@ -151,7 +149,7 @@ class Connection(asyncio.BufferedProtocol):
     def _fail_overdue(self, timeout_s: float) -> None:
         loop, deadlines = asyncio.get_running_loop(), self._deadlines
         self._deadline_timer = None
-        while deadlines and (deadlines[0][1].done() or deadlines[0][0] <= loop.time()):
+        while deadlines and deadlines[0][0] <= loop.time():
             _, promise = deadlines.popleft()
             if not promise.done():
                 promise.set_exception(NoResponse(f"REQUEST_TIMED_OUT: no response within {timeout_s:g} s"))
@@ -242,6 +240,8 @@ class Connection(asyncio.BufferedProtocol):
             raise UnexpectedResponse("a response arrived without a request")
         correlation_id, key, version, awaited = self._waiting.popleft()
         response = decode_response(key, version, correlation_id, frame)
+        if self._deadlines and self._deadlines[0][1] is awaited:
+            self._deadlines.popleft()  # otherwise the response would stay in memory until the timer fires
         if not awaited.done():
             awaited.set_result(response)
         if self._retired:
