@@ -526,3 +526,28 @@ def test_a_log_without_a_topic_id_keeps_its_records_after_a_clean_stop() -> None
         assert [harness.replicas.get("t", index).log.log_end for index in range(3)] == [4, 4, 4]
 
     run(harness, start)
+
+
+def test_a_synced_log_keeps_its_records_when_its_topic_id_is_damaged() -> None:
+    files = make_disk()
+    first = ReplicasHarness(files)
+
+    async def write() -> None:
+        await first.start()
+        first.publish(topic("t", 1))
+        await first.replicas.settle()
+        partition = first.replicas.get("t", 0)
+        append(partition, 5)
+        assert partition.commit is not None and await partition.commit.sync() is None
+        await first.loop.run_in_executor(None, first.replicas.checkpoint())
+
+    run(first, write)
+    [where] = [path for path in PATHS if files.exists(f"{path}/t-0")]
+    files.open(f"{where}/t-0/{PARTITION_METADATA}").truncate(7)
+    second = ReplicasHarness(files)
+
+    async def start() -> None:
+        await second.start(topic("t", 1))
+        assert second.replicas.get("t", 0).log.log_end == 5
+
+    run(second, start)

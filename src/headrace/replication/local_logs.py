@@ -219,16 +219,18 @@ class LocalLogs:
     ) -> Callable[[], OpenedLog]:
         """Return a function that opens the log in any thread; all state it needs is read here."""
         found = name in self._found
+        recovery_point = self.stored.get(RECOVERY_POINT_CHECKPOINT, name) if found else 0
         return partial(
             _open,
             log_dir.files,
             log_dir.partition_path(name),
             name,
             config,
-            must_have_owner=found and not log_dir.was_clean,
+            # A log with a recovery point was synced together with its owner: if the owner is lost now, the file was damaged later.
+            must_have_owner=found and not log_dir.was_clean and recovery_point == 0,
             topic_id=topic_id,
             # Checkpoints apply to logs found at startup, not to a topic that has reused the name since.
-            recovery_point=self.stored.get(RECOVERY_POINT_CHECKPOINT, name) if found else 0,
+            recovery_point=recovery_point,
             log_start=self.stored.get(LOG_START_CHECKPOINT, name) if found else 0,
             clean=log_dir.was_clean,
             now_ms=now_ms,

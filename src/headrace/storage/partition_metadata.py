@@ -25,8 +25,8 @@ class RecordsWithoutOwner(KafkaError):
 def require_owner(files: Files, directory: str) -> None:
     """Raise RecordsWithoutOwner if a directory has records but does not name their topic.
 
-    Records and name are synced together, so none of these records was ever promised to survive a power failure. They may be those
-    of a deleted topic of the same name: epochs and offsets of both begin at 0, so replication would not notice.
+    For logs without a recovery point: no sync of their records and of the name was completed. The records may be those of a deleted
+    topic of the same name: epochs and offsets of both begin at 0, so replication would not notice.
     """
     try:
         owner = read_partition_metadata(files, f"{directory}/{PARTITION_METADATA}")
